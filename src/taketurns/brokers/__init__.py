@@ -1,0 +1,1 @@
+"""Where tasks wait: every broker keeps the contract written in the engine."""

@@ -1,0 +1,1 @@
+"""The durable broker: tasks wait in PostgreSQL, and one SQL file stands for each verb."""

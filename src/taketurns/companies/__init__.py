@@ -1,0 +1,1 @@
+"""Who may submit tasks, and how many: companies and their limits."""

@@ -1,0 +1,1 @@
+"""The rules of taking turns: plain Python that decides and moves nothing."""

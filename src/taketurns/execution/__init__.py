@@ -1,0 +1,1 @@
+"""Running one handler: validation, timeout, threads, context and outcome."""

@@ -1,0 +1,1 @@
+"""What happened, read-only: tasks, their events and queue figures."""

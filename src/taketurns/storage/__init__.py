@@ -1,0 +1,1 @@
+"""PostgreSQL itself: tables, migrations, connections and the embedded server."""

@@ -1,0 +1,1 @@
+"""The process that takes turns: loop, lease, upkeep and shutdown."""
