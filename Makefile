@@ -1,42 +1,45 @@
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+VENV ?= .venv
 TESTERS ?= auto
+TESTS ?=
+UPGRADE ?=
 
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help up test test-pythons check bench lock clean
 
 help: ## show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-up: $(STAMP) ## start everything on this machine: PostgreSQL, API, worker and three demo companies
-	$(BIN)/taketurns up
+up: $(INSTALLED) ## start PostgreSQL, the API and a worker here, with three demo companies
+	@$(BIN)/taketurns up
 
-test: $(STAMP) ## run every test (TESTERS=2 for two processes)
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup
+test: $(INSTALLED) ## run the tests (TESTS="tests/engine -k retry", TESTERS=2 processes)
+	@$(BIN)/python -m pytest -n $(TESTERS) $(TESTS)
 
-test-pythons: ## run every test on the other supported interpreters of this machine
-	scripts/check_pythons
+test-pythons: ## run the tests on every other supported Python found here
+	@scripts/check_pythons $(TESTS)
 
-check: $(STAMP) ## format, lint, types, import contracts and schema
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+check: $(INSTALLED) ## check format, lint, types, import contracts and schema
+	@PATH="$(abspath $(BIN)):$$PATH" scripts/check
 
-bench: $(STAMP) ## measure, and write bench/RESULTS.md
-	$(BIN)/python -m bench
+bench: $(INSTALLED) ## measure, and write bench/RESULTS.md
+	@$(BIN)/python -m bench
 
-lock: $(STAMP) ## resolve pyproject.toml again into requirements/
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/lock
+lock: $(INSTALLED) ## resolve pyproject.toml into requirements/ (UPGRADE=1 takes the newest releases)
+	@PATH="$(abspath $(BIN)):$$PATH" scripts/lock $(if $(UPGRADE),--upgrade)
 
-clean: ## remove the virtual environment and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+clean: ## remove virtual environments and caches
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): requirements/dev.txt pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Taketurns needs Python 3.11 or later: make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	touch $@
+$(INSTALLED): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Taketurns needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	@echo 'Installing into $(VENV) ...'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
