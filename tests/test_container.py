@@ -1,0 +1,145 @@
+"""The image and the composed services agree with the commands, settings and ports that they name.
+
+What only a container engine can show, such as the build itself, is not shown here.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from alembic.config import CommandLine
+from typer.core import TyperGroup
+
+from taketurns.cli import app
+from taketurns.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, continued lines joined, comments left out."""
+    text = (ROOT / "Dockerfile").read_text()
+    joined = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    pairs = (line.split(maxsplit=1) for line in joined.splitlines() if line)
+    return [(word, rest) for word, rest in pairs]
+
+
+def final_stage() -> list[tuple[str, str]]:
+    found = instructions()
+    start = max(index for index, (word, _) in enumerate(found) if word == "FROM")
+    return found[start:]
+
+
+def image_command() -> list[str]:
+    (command,) = [rest for word, rest in final_stage() if word == "CMD"]
+    parsed: list[str] = json.loads(command)
+    return parsed
+
+
+COMMANDS = {"image": image_command()} | {
+    name: SERVICES[name]["command"] for name in ("migrate", "api", "worker")
+}
+
+
+def parse(command: list[str]) -> dict[str, Any]:
+    """The arguments as the program itself reads them; it refuses any that it does not know."""
+    program, *arguments = command
+    if program == "alembic":
+        return vars(CommandLine().parser.parse_args(arguments))
+    assert program == "taketurns"
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    name, *options = arguments
+    return group.commands[name].make_context(name, options).params
+
+
+@pytest.mark.parametrize("place", COMMANDS)
+def test_each_command_is_one_that_the_program_knows(place: str) -> None:
+    assert parse(COMMANDS[place])
+
+
+def test_the_image_runs_the_api_unless_told_otherwise() -> None:
+    assert image_command() == SERVICES["api"]["command"]
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    users = [rest for word, rest in final_stage() if word == "USER"]
+    assert users
+    assert users[-1].isdecimal()
+    assert int(users[-1]) > 0
+
+
+def test_the_image_installs_nothing_without_a_hash() -> None:
+    installs = [
+        part
+        for word, rest in instructions()
+        if word == "RUN"
+        for part in rest.split("&&")
+        if "pip install" in part
+    ]
+    assert installs
+    for install in installs:
+        assert "--require-hashes" in install or "--no-deps dist/" in install
+
+
+def test_the_image_is_built_from_files_that_are_there_and_not_ignored() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [
+        shlex.split(rest)[:-1] for word, rest in instructions() if word == "COPY" and "--from=" not in rest
+    ]
+    for source in (name for names in copied for name in names):
+        assert (ROOT / source).exists()
+        assert source.split("/")[0] in allowed
+
+
+def test_each_setting_is_one_that_the_service_reads() -> None:
+    known = {f"TAKETURNS_{field}".upper() for field in Settings.model_fields}
+    for name in ("migrate", "api", "worker"):
+        given = {key for key in SERVICES[name]["environment"] if key.startswith("TAKETURNS_")}
+        assert "TAKETURNS_DATABASE_URL" in given
+        assert given <= known
+
+
+def test_ports_are_open_to_this_machine_only() -> None:
+    ports = {name: service.get("ports", []) for name, service in SERVICES.items()}
+    assert ports == {
+        "db": ["127.0.0.1:5432:5432"],
+        "migrate": [],
+        "api": ["127.0.0.1:8000:8000"],
+        "worker": ["127.0.0.1:9100:9100"],
+        "valkey": ["127.0.0.1:6379:6379"],
+    }
+
+
+def test_the_api_and_the_worker_wait_for_the_migrations_and_these_for_a_healthy_database() -> None:
+    healthy = {"db": {"condition": "service_healthy"}}
+    migrated = healthy | {"migrate": {"condition": "service_completed_successfully"}}
+    assert SERVICES["migrate"]["depends_on"] == healthy
+    assert SERVICES["api"]["depends_on"] == migrated
+    assert SERVICES["worker"]["depends_on"] == migrated
+
+
+def test_the_database_alone_starts_nothing_else() -> None:
+    assert "depends_on" not in SERVICES["db"]
+    assert SERVICES["db"]["image"] == "postgres:16"
+
+
+def test_every_service_that_stays_has_a_health_check_and_a_time_to_stop() -> None:
+    checked_by_the_image = [rest for word, rest in final_stage() if word == "HEALTHCHECK"]
+    assert "/health" in checked_by_the_image[0]
+    for name in ("db", "worker", "valkey"):
+        assert SERVICES[name]["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+    for name in ("db", "api", "worker", "valkey"):
+        assert SERVICES[name]["stop_grace_period"]
+
+
+def test_volumes_are_declared_and_used() -> None:
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert used == set(COMPOSE["volumes"])
