@@ -1,1 +1,1 @@
-"""Taketurns: background tasks for software that serves many companies, where no company can starve another."""
+"""Background tasks for software that serves many companies: no company can starve another."""
