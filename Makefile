@@ -17,7 +17,7 @@ help: ## show these targets
 up: $(INSTALLED) ## start PostgreSQL, the API and a worker here, with three demo companies
 	@$(BIN)/taketurns up
 
-test: $(INSTALLED) ## run the tests (TESTS="tests/engine -k retry", TESTERS=2 processes)
+test: $(INSTALLED) ## run the tests (TESTS="tests/engine -k retry", TESTERS=2 sets processes)
 	@$(BIN)/python -m pytest -n $(TESTERS) $(TESTS)
 
 test-pythons: ## run the tests on every other supported Python found here
