@@ -1,0 +1,20 @@
+"""PostgreSQL without an installation: finds the programs, makes the data directory, runs the server.
+
+Everybody who uses one home shares one server, which stops when its last user has left or died.
+"""
+
+from taketurns.storage.embedded.errors import (
+    BinariesNotFoundError,
+    DataVersionError,
+    EmbeddedServerError,
+    ServerStartError,
+)
+from taketurns.storage.embedded.server import PostgresServer
+
+__all__ = [
+    "BinariesNotFoundError",
+    "DataVersionError",
+    "EmbeddedServerError",
+    "PostgresServer",
+    "ServerStartError",
+]

@@ -1,0 +1,152 @@
+"""The parent of an embedded server: starts it again when it dies, stops it when its last user has gone.
+
+A program of its own, run by path with the standard library alone, in a session of its own, so that neither
+Ctrl-C in a terminal nor the death of the process that started it reaches the server. It holds the lock that
+says that the server has a keeper, and asks for the one that every user holds a share of: the kernel grants it
+when none is left.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+RETRY_SECONDS = 10.0  # how long a dead server's lock file or shared memory may stand in the way of a new one
+_PAUSE_SECONDS = 0.25
+_REFUSED = 1  # the server's exit status when it will not start
+_IN_THE_WAY = (b"lock file", b"shared memory block", b"could not bind")
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Orders:
+    """What a keeper is told, by the process that starts it."""
+
+    command: list[str]
+    environment: dict[str, str]
+    uid: int | None
+    gid: int | None
+    log: str
+    users_lock: str
+    keeper_lock: int
+    discard: list[str]
+
+    def written(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+
+class Keeper:
+    """Runs one server for as long as it has users."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._unused = threading.Event()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._users = os.open(orders.users_lock, os.O_RDWR)
+        self._log = os.open(orders.log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def run(self) -> None:
+        threading.Thread(target=self._stop_when_unused, daemon=True).start()
+        failing_since: float | None = None
+        while not self._unused.is_set():
+            started, log_size = time.monotonic(), os.fstat(self._log).st_size
+            code = self._run_once()
+            ended = time.monotonic()
+            if code == _REFUSED and not self._something_was_in_the_way(log_size):
+                break
+            if code == 0 or ended - started > RETRY_SECONDS:
+                failing_since = None
+                continue
+            failing_since = failing_since or started
+            if ended - failing_since > RETRY_SECONDS:
+                break
+            self._unused.wait(_PAUSE_SECONDS)
+        if self._unused.is_set():
+            self._discard()
+
+    def _run_once(self) -> int:
+        orders = self._orders
+        self._server = subprocess.Popen(
+            orders.command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            cwd="/",
+            env=orders.environment,
+            user=orders.uid,
+            group=orders.gid,
+            extra_groups=None if orders.uid is None else [],
+            preexec_fn=_stops_with_its_parent(),  # noqa: PLW1509  the other thread waits in a system call
+        )
+        if self._unused.is_set():
+            self._stop()
+        return self._server.wait()
+
+    def _stop_when_unused(self) -> None:
+        fcntl.flock(self._users, fcntl.LOCK_EX)
+        self._unused.set()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.send_signal(signal.SIGQUIT if self._orders.discard else signal.SIGINT)
+
+    def _something_was_in_the_way(self, log_size: int) -> bool:
+        said = os.pread(self._log, 1 << 16, log_size)
+        return any(words in said for words in _IN_THE_WAY)
+
+    def _discard(self) -> None:
+        for name in self._orders.discard:
+            doomed = Path(name)
+            aside = doomed.with_name(f"{doomed.name}.discarded-{os.getpid()}")
+            with contextlib.suppress(OSError):
+                doomed.rename(aside)  # at once, so that a newcomer finds nothing half gone
+                shutil.rmtree(aside, ignore_errors=True)
+
+
+def _stops_with_its_parent() -> Callable[[], None] | None:
+    """The kernel asks the server to stop when the keeper's main thread, which starts it, ends."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    keeper = os.getpid()
+
+    def ask() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+        if os.getppid() != keeper:
+            os._exit(1)
+
+    return ask
+
+
+def _leave_the_starter() -> None:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, _not_mine)
+
+
+def _not_mine(_number: int, _frame: object) -> None:
+    """Whoever uses the server gets the same signal and may need the server to end well."""
+
+
+def main(written: str) -> None:
+    orders = Orders(**json.loads(written))
+    _leave_the_starter()
+    Keeper(orders).run()
+    os.close(orders.keeper_lock)  # before the users' lock, so that who gets that one finds no keeper
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,102 @@
+"""The PostgreSQL that tests run on: one server for all processes of a run, one database for each test."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from alembic import command
+from alembic.config import Config
+from psycopg import sql
+from sqlalchemy import make_url
+
+from taketurns.storage.embedded import PostgresServer
+from taketurns.storage.embedded.server import UNSAFE_SETTINGS
+
+ADDRESS = "TAKETURNS_TEST_DATABASE_URL"
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class DatabaseServer:
+    """A server on which tests may create databases; needs no more than that right."""
+
+    address: str
+    run: str
+
+    @property
+    def template(self) -> str:
+        """The name of the database with the schema, which every test gets a copy of."""
+        return f"taketurns_test_{self.run}_template"
+
+    def url(self, database: str) -> str:
+        return make_url(self.address).set(database=database).render_as_string(hide_password=False)
+
+    @contextlib.contextmanager
+    def database(self, *, template: str = "template1") -> Iterator[str]:
+        """The address of a new database, dropped at the end."""
+        name = f"taketurns_test_{self.run}_{uuid.uuid4().hex[:12]}"
+        self._execute("CREATE DATABASE {} TEMPLATE {}", name, template)
+        try:
+            yield self.url(name)
+        finally:
+            self.drop(name)
+
+    def make_template(self) -> str:
+        """The name of the template, built by migrations, and by the first process of the run to ask."""
+        with self._connect() as connection:
+            connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [self.template])
+            if not self._has(connection, self.template):
+                unfinished = f"{self.template}_unfinished"
+                self._execute("CREATE DATABASE {}", unfinished)
+                try:
+                    migrate(self.url(unfinished))
+                    self._execute("ALTER DATABASE {} RENAME TO {}", unfinished, self.template)
+                except BaseException:
+                    self.drop(unfinished)
+                    raise
+        return self.template
+
+    def drop(self, name: str) -> None:
+        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+    def _execute(self, statement: str, *names: str) -> None:
+        with self._connect() as connection:
+            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+    def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(self.address, autocommit=True)
+
+    @staticmethod
+    def _has(connection: psycopg.Connection[tuple[object, ...]], name: str) -> bool:
+        return bool(connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount)
+
+
+@contextlib.contextmanager
+def shared_server(run: str, home: Path) -> Iterator[DatabaseServer]:
+    """The server named in TAKETURNS_TEST_DATABASE_URL, or else the one that the processes of a run share.
+
+    The latter and its home are gone when the last process is, however it ended.
+    """
+    if address := os.environ.get(ADDRESS):
+        yield DatabaseServer(address, run)
+    else:
+        with PostgresServer(home, settings=UNSAFE_SETTINGS, public=home, discard=True) as server:
+            yield DatabaseServer(server.url(), run)
+
+
+def drop_template(run: str) -> None:
+    """Leave nothing of a run on a server that stays."""
+    if address := os.environ.get(ADDRESS):
+        server = DatabaseServer(address, run)
+        server.drop(server.template)
+
+
+def migrate(url: str, revision: str = "head") -> None:
+    """Bring a database to a revision of the schema, by migrations."""
+    config = Config(ROOT / "alembic.ini")
+    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+    command.upgrade(config, revision)
