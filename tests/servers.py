@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from alembic import command
-from alembic.config import Config
 from psycopg import sql
 from sqlalchemy import make_url
 
+from taketurns.storage import schema
 from taketurns.storage.embedded import PostgresServer
 from taketurns.storage.embedded.server import UNSAFE_SETTINGS
 
 ADDRESS = "TAKETURNS_TEST_DATABASE_URL"
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class DatabaseServer:
                 unfinished = f"{self.template}_unfinished"
                 self._execute("CREATE DATABASE {}", unfinished)
                 try:
-                    migrate(self.url(unfinished))
+                    schema.upgrade(self.url(unfinished))
                     self._execute("ALTER DATABASE {} RENAME TO {}", unfinished, self.template)
                 except BaseException:
                     self.drop(unfinished)
@@ -93,10 +91,3 @@ def drop_template(run: str) -> None:
     if address := os.environ.get(ADDRESS):
         server = DatabaseServer(address, run)
         server.drop(server.template)
-
-
-def migrate(url: str, revision: str = "head") -> None:
-    """Bring a database to a revision of the schema, by migrations."""
-    config = Config(ROOT / "alembic.ini")
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.upgrade(config, revision)
