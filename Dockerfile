@@ -24,10 +24,11 @@ WORKDIR /app
 COPY alembic.ini ./
 
 ENV PATH=/opt/taketurns/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV TAKETURNS_HOST=0.0.0.0 TAKETURNS_METRICS_HOST=0.0.0.0 TAKETURNS_LOG_FORMAT=json
 USER 10001
 EXPOSE 8000 9100
 
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --start-interval=1s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=2)"]
 
-CMD ["taketurns", "api", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["taketurns", "api"]

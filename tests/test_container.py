@@ -48,21 +48,22 @@ COMMANDS = {"image": image_command()} | {
 }
 
 
-def parse(command: list[str]) -> dict[str, Any]:
-    """The arguments as the program itself reads them; it refuses any that it does not know."""
+def read(command: list[str]) -> None:
+    """Has the program read its arguments without acting on them; it raises on any that it does not know."""
     program, *arguments = command
     if program == "alembic":
-        return vars(CommandLine().parser.parse_args(arguments))
+        CommandLine().parser.parse_args(arguments)
+        return
     assert program == "taketurns"
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     name, *options = arguments
-    return group.commands[name].make_context(name, options).params
+    group.commands[name].make_context(name, options)
 
 
 @pytest.mark.parametrize("place", COMMANDS)
 def test_each_command_is_one_that_the_program_knows(place: str) -> None:
-    assert parse(COMMANDS[place])
+    read(COMMANDS[place])
 
 
 def test_the_image_runs_the_api_unless_told_otherwise() -> None:
@@ -99,12 +100,32 @@ def test_the_image_is_built_from_files_that_are_there_and_not_ignored() -> None:
         assert source.split("/")[0] in allowed
 
 
+def image_environment() -> dict[str, str]:
+    pairs = (
+        pair.split("=", 1) for word, rest in final_stage() if word == "ENV" for pair in shlex.split(rest)
+    )
+    return dict(pairs)
+
+
 def test_each_setting_is_one_that_the_service_reads() -> None:
-    known = {f"TAKETURNS_{field}".upper() for field in Settings.model_fields}
+    fields = Settings.model_fields.items()
+    known = {str(field.validation_alias or f"TAKETURNS_{name}".upper()) for name, field in fields}
     for name in ("migrate", "api", "worker"):
-        given = {key for key in SERVICES[name]["environment"] if key.startswith("TAKETURNS_")}
-        assert "TAKETURNS_DATABASE_URL" in given
-        assert given <= known
+        given = {*image_environment(), *SERVICES[name]["environment"]}
+        settings = {key for key in given if key.startswith("TAKETURNS_")}
+        assert "TAKETURNS_DATABASE_URL" in settings
+        assert settings <= known
+
+
+def test_the_image_listens_where_its_published_ports_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in image_environment().items():
+        if name.startswith("TAKETURNS_"):
+            monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert (settings.host, settings.port) == ("0.0.0.0", 8000)
+    assert (settings.metrics_host, settings.metrics_port) == ("0.0.0.0", 9100)
+    exposed = [rest.split() for word, rest in final_stage() if word == "EXPOSE"]
+    assert exposed == [[str(settings.port), str(settings.metrics_port)]]
 
 
 def test_ports_are_open_to_this_machine_only() -> None:
