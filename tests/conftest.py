@@ -5,10 +5,8 @@ their own; its role needs no other right than that.
 """
 
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,7 @@ _BEGAN_THE_RUN = pytest.StashKey[str]()
 @pytest.fixture(scope="session")
 def postgres_server(run_name: str) -> Iterator[DatabaseServer]:
     """A server on which tests may create databases, shared by all processes of the run."""
-    with shared_server(run_name, Path(tempfile.gettempdir(), f"taketurns-test-{run_name}")) as server:
+    with shared_server(run_name) as server:
         yield server
 
 

@@ -1,8 +1,8 @@
 """One embedded server from its user's side: join the one that runs in a home, or start it, and leave it.
 
 A home holds the data, the log and two locks. Every user holds a share of `users.lock`, which the kernel takes
-back when the process dies. Whoever gets `keeper.lock` makes the data directory if there is none, and hands the
-lock on to a keeper (see `keeper`), which runs the server until nobody is left.
+back when the process dies. Whoever gets `keeper.lock` makes the data directory if there is none and hands
+it on to a keeper (see `keeper`), which runs the server until nobody is left.
 """
 
 import contextlib
