@@ -1,0 +1,47 @@
+-- End an unfinished task as cancelled, wherever it stands. Answers what was done: `cancelled`, the terminal status
+-- that the task has had already, or nothing when the company has no such task.
+-- Safe because one DELETE decides. A task may move on between two looks, so it is looked for again, in the order in
+-- which tasks move. A running handler is told by its worker, which no longer finds its claim.
+-- Lives on the (company_id, task_id) index of each table.
+
+create or replace function cancel(of_company text, of_task uuid, at timestamptz default null) returns text
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    moment constant timestamptz := coalesce(at, clock_timestamp());
+    owner constant uuid := company_id(of_company);
+    known tasks;
+    place record;
+begin
+    loop
+        select null::timestamptz as claimed_at, null::uuid as worker_id, 0 as retry_count, 0 as event_number into place;
+        delete from scheduled_tasks s where s.company_id = owner and s.task_id = of_task
+            returning null::timestamptz as claimed_at, null::uuid as worker_id, s.retry_count, s.event_number into place;
+        if not found then
+            delete from pending_tasks p where p.company_id = owner and p.task_id = of_task
+                returning null::timestamptz, null::uuid, p.retry_count, p.event_number into place;
+        end if;
+        if not found then
+            delete from processing_tasks p where p.company_id = owner and p.task_id = of_task
+                returning p.claimed_at, p.worker_id, p.retry_count, p.event_number into place;
+        end if;
+        if found then
+            update tasks t
+            set finished_at = moment, stopped_as = 'cancelled', started_at = place.claimed_at,
+                worker_id = place.worker_id, retry_count = place.retry_count, event_number = place.event_number + 1
+            where t.company_id = owner and t.id = of_task;
+            return 'cancelled';
+        end if;
+        select * into known from tasks t where t.company_id = owner and t.id = of_task;
+        if not found then
+            return null;
+        end if;
+        if known.finished_at is not null then
+            return coalesce(known.stopped_as, 'completed');
+        end if;
+    end loop;
+end
+$$;

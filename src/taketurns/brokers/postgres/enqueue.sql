@@ -1,0 +1,122 @@
+-- Create tasks of one company, all or none, each once for its idempotency key.
+-- Safe because the key's row decides: a second request with the same key waits for the first to commit, then finds
+-- its task. A conflict is found before anything else is written, and the keys just taken are given back.
+-- Lives on idempotency_keys_pkey and companies_pkey or companies_slug_key; it reads no other row.
+--
+-- `of_company` is an id or a slug. One array element a task; null where a task has no such value, `keys` in a batch
+-- without keys may be null as a whole. Raises no_data_found when there is no such company.
+
+create or replace function enqueue(
+    of_company text,
+    task_ids uuid[],
+    types text[],
+    payloads text[],
+    queues text[],
+    priorities smallint[],
+    run_afters timestamptz[],
+    delays double precision[],
+    max_retries integer[],
+    timeouts double precision[],
+    keys text[] default null,
+    fingerprints bytea[] default null,
+    key_lifetime interval default '24 hours',
+    of_request text default null,
+    at timestamptz default null
+) returns table (
+    number integer,
+    outcome text,
+    company_id uuid,
+    task_id uuid,
+    status text,
+    run_after timestamptz,
+    created_at timestamptz
+)
+language plpgsql volatile
+set search_path from current
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    moment constant timestamptz := coalesce(at, clock_timestamp());
+    owner constant uuid := company_id(of_company);
+    earlier jsonb := '{}';
+begin
+    if owner is not null then
+        perform pg_advisory_xact_lock_shared(company_lock(owner));
+    end if;
+    if not exists (select from companies c where c.id = owner) then
+        raise exception 'no company %', quote_literal(of_company) using errcode = 'no_data_found';
+    end if;
+
+    if keys is not null then
+        insert into idempotency_keys as k (company_id, key, fingerprint, task_id, expires_at)
+        select distinct on (n.key) owner, n.key, n.fingerprint, n.task_id, moment + key_lifetime
+        from unnest(keys, fingerprints, task_ids) with ordinality as n(key, fingerprint, task_id, number)
+        where n.key is not null
+        order by n.key, n.number
+        on conflict (company_id, key) do update
+            set fingerprint = excluded.fingerprint, task_id = excluded.task_id, expires_at = excluded.expires_at
+            where k.expires_at <= moment;
+
+        -- What each key stands for: this request's own task, or the one that an earlier request made.
+        select coalesce(jsonb_object_agg(n.number, jsonb_build_object(
+                   'task', k.task_id, 'conflict', k.fingerprint <> n.fingerprint)), '{}')
+        into earlier
+        from unnest(keys, fingerprints, task_ids) with ordinality as n(key, fingerprint, task_id, number)
+        join idempotency_keys k on k.company_id = owner and k.key = n.key
+        where k.task_id <> n.task_id;
+
+        if jsonb_path_exists(earlier, '$.*.conflict ? (@ == true)') then
+            delete from idempotency_keys k using unnest(task_ids) as n(task_id)
+            where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+            return query
+            select e.key::integer, 'conflict', owner, (e.value ->> 'task')::uuid, null::text, null::timestamptz,
+                null::timestamptz
+            from jsonb_each(earlier) e where (e.value ->> 'conflict')::boolean
+            order by e.key::integer;
+            return;
+        end if;
+    end if;
+
+    return query
+    with item as materialized (
+        select n.number::integer, n.task_id, n.type, n.payload, n.queue, n.priority, n.max_retries, n.timeout,
+            coalesce(n.run_after, moment + make_interval(secs => n.delay), moment) as run_after
+        from unnest(task_ids, types, payloads, queues, priorities, run_afters, delays, max_retries, timeouts)
+            with ordinality
+            as n(task_id, type, payload, queue, priority, run_after, delay, max_retries, timeout, number)
+        where not earlier ? n.number::text
+    ), recorded as (
+        insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
+            request_id, created_at)
+        select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
+            i.payload::jsonb, of_request, moment
+        from item i
+    ), scheduled as (
+        insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
+        select owner, i.task_id, i.queue, i.run_after, i.priority, i.type from item i where i.run_after > moment
+    ), pending as (
+        insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
+        select i.queue, owner, i.priority, i.run_after, i.task_id, i.type from item i where i.run_after <= moment
+    )
+    select i.number, 'created', owner, i.task_id,
+        case when i.run_after > moment then 'scheduled' else 'pending' end, i.run_after, moment
+    from item i
+    union all
+    select e.key::integer, 'replayed', owner, (e.value ->> 'task')::uuid, null, null, null from jsonb_each(earlier) e
+    order by 1;
+
+    perform join_rotation(owner, queues);
+end
+$$;
+
+-- The company that an id or a slug names, or null.
+create or replace function company_id(named text) returns uuid
+language sql stable
+set search_path from current
+as $$
+    select case when pg_input_is_valid(named, 'uuid') and length(named) = 36 then named::uuid
+        else (select c.id from companies c where c.slug = named) end
+$$;

@@ -1,0 +1,45 @@
+-- Forget finished tasks that were kept long enough, at most `most` of them, with their events; and expired keys.
+-- Safe because pruners skip each other's rows, and only finished rows are looked at.
+-- Lives on tasks_finished_at_idx (BRIN: it names the blocks that may hold old rows) and
+-- idempotency_keys_expires_at_idx.
+
+create or replace function prune(
+    keep_completed interval,
+    keep_stopped interval,
+    most integer,
+    at timestamptz default null
+) returns table (tasks integer, keys integer)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    moment constant timestamptz := coalesce(at, clock_timestamp());
+    old tid[];
+begin
+    select array_agg(o.row_id) into old
+    from (
+        select t.ctid as row_id from tasks t
+        where t.finished_at < moment - least(keep_completed, keep_stopped)
+            and t.finished_at < moment - case when t.stopped_as is null then keep_completed else keep_stopped end
+        limit most
+        for update skip locked
+    ) o;
+
+    return query
+    with forgotten as (
+        delete from tasks t where t.ctid = any (old) returning t.company_id, t.id
+    ), events as (
+        delete from task_events e using forgotten f where e.company_id = f.company_id and e.task_id = f.id
+    ), expired as (
+        delete from idempotency_keys k
+        where k.ctid = any (array(
+            select x.ctid from idempotency_keys x where x.expires_at <= moment order by x.expires_at limit most
+            for update skip locked))
+        returning 1
+    )
+    select (select count(*)::integer from forgotten), (select count(*)::integer from expired);
+end
+$$;

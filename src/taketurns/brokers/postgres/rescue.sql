@@ -1,0 +1,61 @@
+-- Take back the tasks of a worker that is gone: pending again, or failed once they were rescued `max_rescues` times.
+-- Safe because the worker's lease is locked and must still stand at the beat that the rescuer watched (null: the
+-- lease's row must be missing). Removing the lease tells a worker that comes back that its work is not its own.
+-- Lives on workers_pkey; processing_tasks is read whole, for it is as small as the fleet.
+
+create or replace function rescue(
+    from_worker uuid,
+    watched_beat integer,
+    max_rescues integer,
+    at timestamptz default null
+) returns table (company_id uuid, task_id uuid, type text, queue text, failed boolean)
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+    moment constant timestamptz := coalesce(at, clock_timestamp());
+begin
+    if watched_beat is null then
+        if exists (select from workers w where w.id = from_worker) then
+            return;
+        end if;
+    else
+        delete from workers w where w.id = from_worker and w.beat = watched_beat;
+        if not found then
+            return;
+        end if;
+    end if;
+
+    perform join_rotation(p.company_id, array_agg(distinct p.queue))
+    from processing_tasks p where p.worker_id = from_worker
+    group by p.company_id order by p.company_id;
+
+    return query
+    with lost as (
+        delete from processing_tasks p where p.worker_id = from_worker returning p.*
+    ), finished as (
+        update tasks t
+        set finished_at = moment, started_at = l.claimed_at, stopped_as = 'failed', retry_count = l.retry_count,
+            event_number = l.event_number + 1, worker_id = l.worker_id, error = rescue_error(max_rescues)
+        from lost l
+        where l.rescue_count >= max_rescues and t.company_id = l.company_id and t.id = l.task_id
+    ), remembered as (
+        insert into task_events (company_id, task_id, number, kind, at, started_at, worker_id, error)
+        select l.company_id, l.task_id, l.event_number + 1, 'rescued', moment, l.claimed_at, l.worker_id,
+            'the worker was lost'
+        from lost l where l.rescue_count < max_rescues
+    ), waiting as (
+        insert into pending_tasks (queue, company_id, priority, run_after, task_id, type, retry_count, rescue_count,
+            event_number)
+        select l.queue, l.company_id, l.priority, l.run_after, l.task_id, l.type, l.retry_count, l.rescue_count + 1,
+            l.event_number + 1
+        from lost l where l.rescue_count < max_rescues
+    )
+    select l.company_id, l.task_id, l.type, l.queue, l.rescue_count >= max_rescues from lost l;
+end
+$$;
+
+create or replace function rescue_error(max_rescues integer) returns text
+language sql immutable
+as $$ select format('worker lost: the worker was lost %s times while it ran this task', max_rescues + 1) $$;

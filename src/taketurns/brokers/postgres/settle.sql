@@ -1,0 +1,54 @@
+-- Report how claimed tasks ended: completed, failed, cancelled, or to be tried again after a delay.
+-- Safe because each report names its claim's token: a task that was rescued, cancelled or claimed again since then
+-- is not found, and is missing from the answer. Reports come sorted by (company, task), so that two settlements lock
+-- in one order.
+-- Lives on processing_tasks_pkey and tasks_pkey.
+
+create or replace function settle(
+    companies uuid[],
+    task_ids uuid[],
+    claim_tokens uuid[],
+    outcomes text[],
+    results text[],
+    errors text[],
+    delays double precision[],
+    at timestamptz default null
+) returns table (company_id uuid, task_id uuid)
+language sql volatile
+set search_path from current
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+    with moment as materialized (
+        select coalesce(at, clock_timestamp()) as now
+    ), report as (
+        select * from unnest(companies, task_ids, claim_tokens, outcomes, results, errors, delays)
+            as r(company_id, task_id, claim_token, outcome, result, error, delay)
+    ), ended as (
+        delete from processing_tasks p using report r
+        where p.company_id = r.company_id and p.task_id = r.task_id and p.claim_token = r.claim_token
+        returning p.*, r.outcome, r.result, r.error, r.delay
+    ), finished as (
+        update tasks t
+        set finished_at = m.now, started_at = e.claimed_at, stopped_as = nullif(e.outcome, 'completed'),
+            retry_count = e.retry_count, event_number = e.event_number + 1, worker_id = e.worker_id,
+            result = e.result::jsonb, error = e.error
+        from ended e, moment m
+        where e.outcome <> 'retry' and t.company_id = e.company_id and t.id = e.task_id
+    ), remembered as (
+        insert into task_events (company_id, task_id, number, kind, at, started_at, run_after, worker_id, error)
+        select e.company_id, e.task_id, e.event_number + 1, 'retried', m.now, e.claimed_at,
+            m.now + make_interval(secs => e.delay), e.worker_id, e.error
+        from ended e, moment m where e.outcome = 'retry'
+    ), scheduled as (
+        insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type, retry_count, rescue_count,
+            event_number)
+        select e.company_id, e.task_id, e.queue, m.now + make_interval(secs => e.delay), e.priority, e.type,
+            e.retry_count + 1, e.rescue_count, e.event_number + 1
+        from ended e, moment m where e.outcome = 'retry'
+    )
+    select e.company_id, e.task_id from ended e
+$$;

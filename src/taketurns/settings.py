@@ -1,0 +1,67 @@
+"""Every setting, read once from the environment (`TAKETURNS_…`); rooms below are given values, never this object."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Durations are in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="TAKETURNS_", extra="ignore", env_file=None)
+
+    database_url: str = Field(
+        "postgresql://taketurns:taketurns@localhost:5432/taketurns",
+        description="PostgreSQL 16 or newer. `taketurns up` starts one of its own when this is not set.",
+    )
+    listen_url: str | None = Field(
+        None, description="A direct URL for LISTEN when database_url goes through a transaction pooler."
+    )
+    schema_name: str = Field("taketurns", validation_alias="TAKETURNS_SCHEMA", pattern=r"^[a-z_][a-z0-9_]{0,47}$")
+    app: str | None = Field(None, description="Where the handlers are, as `module:variable`.")
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    pool_size: int = Field(10, ge=2, le=500, description="Connections of one API process, at most.")
+    pool_timeout: float = Field(5.0, gt=0, description="How long a request waits for a connection before 503.")
+    statement_timeout: float = Field(10.0, gt=0, description="Longest statement of a request.")
+
+    queues: Annotated[list[str], NoDecode] = ["default"]
+    concurrency: int = Field(16, ge=1, le=1000, description="Handlers that run at once in one worker.")
+    batch: int | None = Field(None, ge=1, le=1000, description="Largest claim; the free hands unless set.")
+    poll_seconds: float = Field(1.0, gt=0, le=60)
+    beat_seconds: float = Field(3.0, gt=0, le=60)
+    stale_after_seconds: float = Field(15.0, gt=0, le=3600)
+    max_rescues: int = Field(3, ge=0, le=100)
+    shutdown_grace_seconds: float | None = Field(
+        None, gt=0, description="How long running handlers are waited for after SIGTERM; without it, as long as it takes."
+    )
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(9100, ge=0, le=65535)
+
+    keep_completed_days: float = Field(7.0, ge=0)
+    keep_stopped_days: float = Field(30.0, ge=0, description="For failed and cancelled tasks.")
+    idempotency_hours: float = Field(24.0, gt=0)
+
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    smtp_host: str = "127.0.0.1"
+    smtp_port: int = Field(1025, ge=0, le=65535)
+    smtp_sender: str = "taketurns@localhost"
+    http_allow_private: bool = Field(False, description="Lets http_request reach private addresses.")
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1)
+def current() -> Settings:
+    """The settings of this process."""
+    return Settings()

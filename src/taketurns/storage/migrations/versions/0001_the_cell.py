@@ -1,0 +1,211 @@
+"""The first schema of a cell.
+
+The tables of taketurns/storage/models.py and the functions beside each broker verb.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from taketurns.storage import schema
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "companies",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("slug", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("weight", sa.SmallInteger(), server_default=sa.text("1"), nullable=False),
+        sa.Column("paused", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("max_in_flight", sa.Integer(), nullable=True),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column(
+            "updated_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.CheckConstraint("max_in_flight >= 1", name=op.f("companies_max_in_flight_check")),
+        sa.CheckConstraint("weight between 1 and 100", name=op.f("companies_weight_check")),
+        sa.PrimaryKeyConstraint("id", name=op.f("companies_pkey")),
+        sa.UniqueConstraint("slug", name=op.f("companies_slug_key")),
+    )
+    op.create_index("companies_weight_idx", "companies", ["weight"], unique=False)
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("fingerprint", sa.LargeBinary(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "key", name=op.f("idempotency_keys_pkey")),
+    )
+    op.create_index("idempotency_keys_expires_at_idx", "idempotency_keys", ["expires_at"], unique=False)
+    op.create_table(
+        "pending_tasks",
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("run_after", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("retry_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("rescue_count", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("event_number", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "queue", "company_id", "priority", "run_after", "task_id", name=op.f("pending_tasks_pkey")
+        ),
+    )
+    op.create_index(
+        "pending_tasks_company_id_task_id_idx", "pending_tasks", ["company_id", "task_id"], unique=False
+    )
+    op.create_table(
+        "processing_tasks",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("run_after", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("worker_id", sa.Uuid(), nullable=False),
+        sa.Column("claim_token", sa.Uuid(), nullable=False),
+        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("retry_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("rescue_count", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("event_number", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "task_id", name=op.f("processing_tasks_pkey")),
+    )
+    op.create_table(
+        "rotations",
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("place", sa.Numeric(), nullable=False),
+        sa.PrimaryKeyConstraint("queue", name=op.f("rotations_pkey")),
+    )
+    op.create_table(
+        "scheduled_tasks",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("run_after", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("retry_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("rescue_count", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("event_number", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "task_id", name=op.f("scheduled_tasks_pkey")),
+    )
+    op.create_index("scheduled_tasks_run_after_idx", "scheduled_tasks", ["run_after"], unique=False)
+    op.create_table(
+        "task_events",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("run_after", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("worker_id", sa.Uuid(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("company_id", "task_id", "number", name=op.f("task_events_pkey")),
+    )
+    op.create_table(
+        "task_types",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("payload_schema", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("max_retries", sa.Integer(), nullable=False),
+        sa.Column("timeout_seconds", sa.Double(), nullable=True),
+        sa.Column("published_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("task_types_pkey")),
+    )
+    op.create_table(
+        "tasks",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("run_after", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("max_retries", sa.Integer(), nullable=False),
+        sa.Column("timeout_seconds", sa.Double(), nullable=True),
+        sa.Column("payload", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("request_id", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("stopped_as", sa.Text(), nullable=True),
+        sa.Column("retry_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("event_number", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.Column("worker_id", sa.Uuid(), nullable=True),
+        sa.Column("result", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.CheckConstraint("stopped_as in ('failed', 'cancelled')", name=op.f("tasks_stopped_as_check")),
+        sa.CheckConstraint(
+            "stopped_as is null or finished_at is not null", name=op.f("tasks_stopped_is_finished_check")
+        ),
+        sa.PrimaryKeyConstraint("company_id", "id", name=op.f("tasks_pkey")),
+    )
+    op.create_index(
+        "tasks_company_id_stopped_as_id_idx",
+        "tasks",
+        ["company_id", "stopped_as", "id"],
+        unique=False,
+        postgresql_where=sa.text("stopped_as is not null"),
+    )
+    op.create_index("tasks_company_id_type_id_idx", "tasks", ["company_id", "type", "id"], unique=False)
+    op.create_index("tasks_finished_at_idx", "tasks", ["finished_at"], unique=False, postgresql_using="brin")
+    op.create_table(
+        "turns",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("place", sa.Numeric(), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "queue", name=op.f("turns_pkey")),
+    )
+    op.create_index(
+        "turns_queue_place_company_id_idx", "turns", ["queue", "place", "company_id"], unique=False
+    )
+    op.create_table(
+        "workers",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("queues", postgresql.ARRAY(sa.Text()), nullable=False),
+        sa.Column("types", postgresql.ARRAY(sa.Text()), nullable=False),
+        sa.Column("concurrency", sa.Integer(), nullable=False),
+        sa.Column("beat", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("beat_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("last_claim_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("workers_pkey")),
+    )
+    schema.install_functions(op.get_bind())
+
+
+def downgrade() -> None:
+    schema.drop_functions(op.get_bind())
+    op.drop_table("workers")
+    op.drop_table("turns")
+    op.drop_table("tasks")
+    op.drop_table("task_types")
+    op.drop_table("task_events")
+    op.drop_table("scheduled_tasks")
+    op.drop_table("rotations")
+    op.drop_table("processing_tasks")
+    op.drop_table("pending_tasks")
+    op.drop_table("idempotency_keys")
+    op.drop_table("companies")

@@ -1,0 +1,270 @@
+"""The tables of one cell, as SQLAlchemy 2 table definitions.
+
+`tasks` is the durable record. What a task is doing is the narrow table it stands in: `scheduled_tasks`,
+`pending_tasks` or `processing_tasks`; a task in none of them has ended, and its record says how.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    DateTime,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    SmallInteger,
+    String,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "pk": "%(table_name)s_pkey",
+    "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+    "uq": "%(table_name)s_%(column_0_N_name)s_key",
+    "ck": "%(table_name)s_%(constraint_name)s_check",
+    "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+}
+
+
+class Base(DeclarativeBase):
+    """No table names a schema: connections and functions carry it."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {
+        str: Text(),
+        UUID: Uuid(),
+        datetime: DateTime(timezone=True),
+        Decimal: Numeric(),
+        dict[str, Any]: JSONB(),
+        list[str]: ARRAY(Text()),
+    }
+
+
+class Company(Base):
+    """A tenant: who may submit, and how much of the fleet it may have."""
+
+    __tablename__ = "companies"
+    __table_args__ = (
+        CheckConstraint("weight between 1 and 100", name="weight"),
+        CheckConstraint("max_in_flight >= 1", name="max_in_flight"),
+        Index("companies_weight_idx", "weight"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    slug: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str]
+    weight: Mapped[int] = mapped_column(SmallInteger, server_default=text("1"))
+    paused: Mapped[bool] = mapped_column(server_default=text("false"))
+    max_in_flight: Mapped[int | None] = mapped_column(Integer)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class Task(Base):
+    """The durable record of a task: written when it is created and when it ends.
+
+    `finished_at` set and `stopped_as` empty means completed. The end leaves every B-tree's columns alone (a BRIN
+    index does not count), so that the second write stays a heap-only update.
+    """
+
+    __tablename__ = "tasks"
+    __table_args__ = (
+        CheckConstraint("stopped_as in ('failed', 'cancelled')", name="stopped_as"),
+        CheckConstraint("stopped_as is null or finished_at is not null", name="stopped_is_finished"),
+        Index("tasks_company_id_type_id_idx", "company_id", "type", "id"),
+        Index(
+            "tasks_company_id_stopped_as_id_idx",
+            "company_id",
+            "stopped_as",
+            "id",
+            postgresql_where=text("stopped_as is not null"),
+        ),
+        Index("tasks_finished_at_idx", "finished_at", postgresql_using="brin"),
+    )
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    type: Mapped[str]
+    queue: Mapped[str]
+    priority: Mapped[int] = mapped_column(SmallInteger)
+    run_after: Mapped[datetime]
+    max_retries: Mapped[int] = mapped_column(Integer)
+    timeout_seconds: Mapped[float | None] = mapped_column(Double)
+    payload: Mapped[dict[str, Any]]
+    request_id: Mapped[str | None]
+    created_at: Mapped[datetime]
+    # Filled in at the end, cleared by an explicit retry.
+    finished_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    stopped_as: Mapped[str | None]
+    retry_count: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    event_number: Mapped[int] = mapped_column(Integer, server_default=text("1"))
+    worker_id: Mapped[UUID | None]
+    result: Mapped[Any | None] = mapped_column(JSONB)
+    error: Mapped[str | None]
+
+
+class Place:
+    """What moves with a task from table to table."""
+
+    priority: Mapped[int] = mapped_column(SmallInteger)
+    type: Mapped[str]
+    retry_count: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    rescue_count: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    event_number: Mapped[int] = mapped_column(Integer, server_default=text("1"))
+
+
+class ScheduledTask(Place, Base):
+    """Not due yet: waits for `run_after`, when upkeep promotes it to pending."""
+
+    __tablename__ = "scheduled_tasks"
+    __table_args__ = (Index("scheduled_tasks_run_after_idx", "run_after"),)
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
+    queue: Mapped[str]
+    run_after: Mapped[datetime]
+
+
+class PendingTask(Place, Base):
+    """Waiting for a turn. The primary key is the order of service within a company."""
+
+    __tablename__ = "pending_tasks"
+    __table_args__ = (Index("pending_tasks_company_id_task_id_idx", "company_id", "task_id"),)
+
+    queue: Mapped[str] = mapped_column(primary_key=True)
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    priority: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    run_after: Mapped[datetime] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
+
+
+class ProcessingTask(Place, Base):
+    """Held by a worker. Counting these rows is how in-flight is known; there is no counter."""
+
+    __tablename__ = "processing_tasks"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
+    queue: Mapped[str]
+    run_after: Mapped[datetime]
+    worker_id: Mapped[UUID]
+    claim_token: Mapped[UUID]
+    claimed_at: Mapped[datetime]
+
+
+class Turn(Base):
+    """The place of a company's next turn in the rotation of a queue, in rounds.
+
+    A row stands here from the moment a company has work in the queue until a claim reaches its place and finds none.
+    """
+
+    __tablename__ = "turns"
+    __table_args__ = (Index("turns_queue_place_company_id_idx", "queue", "place", "company_id"),)
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    queue: Mapped[str] = mapped_column(primary_key=True)
+    place: Mapped[Decimal]
+
+
+class Rotation(Base):
+    """The place that the rotation of a queue has reached, in rounds since its beginning. It never goes back."""
+
+    __tablename__ = "rotations"
+
+    queue: Mapped[str] = mapped_column(primary_key=True)
+    place: Mapped[Decimal]
+
+
+class TaskEvent(Base):
+    """A move of a task before its last one; the last move stands in the task's own row.
+
+    Numbers are given by the move itself and rise within the task. A row that ends an attempt also tells when the
+    attempt started: its claim is the number before.
+    """
+
+    __tablename__ = "task_events"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    kind: Mapped[str]
+    at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    run_after: Mapped[datetime | None]
+    worker_id: Mapped[UUID | None]
+    error: Mapped[str | None]
+
+
+class IdempotencyKey(Base):
+    """Which task a company's key made, and of which request, until it expires."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (Index("idempotency_keys_expires_at_idx", "expires_at"),)
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    fingerprint: Mapped[bytes] = mapped_column(LargeBinary)
+    task_id: Mapped[UUID]
+    expires_at: Mapped[datetime]
+
+
+class Worker(Base):
+    """A worker's lease: `beat` rises while it lives."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    host: Mapped[str]
+    version: Mapped[str]
+    queues: Mapped[list[str]]
+    types: Mapped[list[str]]
+    concurrency: Mapped[int] = mapped_column(Integer)
+    beat: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    started_at: Mapped[datetime]
+    beat_at: Mapped[datetime]
+    last_claim_at: Mapped[datetime | None]
+
+
+class TaskType(Base):
+    """A type that some worker or API has published, with the JSON Schema of its payload."""
+
+    __tablename__ = "task_types"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    payload_schema: Mapped[dict[str, Any]]
+    queue: Mapped[str]
+    priority: Mapped[int] = mapped_column(SmallInteger)
+    max_retries: Mapped[int] = mapped_column(Integer)
+    timeout_seconds: Mapped[float | None] = mapped_column(Double)
+    published_at: Mapped[datetime]
+
+
+__all__ = [
+    "Base",
+    "Company",
+    "IdempotencyKey",
+    "PendingTask",
+    "ProcessingTask",
+    "Rotation",
+    "ScheduledTask",
+    "Task",
+    "TaskEvent",
+    "TaskType",
+    "Turn",
+    "Worker",
+]
