@@ -38,7 +38,9 @@ class Settings(BaseSettings):
     stale_after_seconds: float = Field(15.0, gt=0, le=3600)
     max_rescues: int = Field(3, ge=0, le=100)
     shutdown_grace_seconds: float | None = Field(
-        None, gt=0, description="How long running handlers are waited for after SIGTERM; without it, as long as it takes."
+        None,
+        gt=0,
+        description="How long running handlers are waited for after SIGTERM; without it, as long as it takes.",
     )
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(9100, ge=0, le=65535)

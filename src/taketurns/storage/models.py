@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from sqlalchemy import (
@@ -43,7 +43,7 @@ class Base(DeclarativeBase):
     """No table names a schema: connections and functions carry it."""
 
     metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map = {
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
         str: Text(),
         UUID: Uuid(),
         datetime: DateTime(timezone=True),

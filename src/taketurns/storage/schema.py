@@ -10,7 +10,6 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-
 MIGRATIONS = Path(__file__).parent / "migrations"
 OLDEST_SERVER = 16
 
@@ -49,9 +48,7 @@ def install_functions(connection: Connection) -> None:
 def drop_functions(connection: Connection) -> None:
     """Drop every function of the first schema of the search path."""
     signatures = connection.execute(
-        text(
-            "select oid::regprocedure::text from pg_proc where pronamespace = current_schema()::regnamespace"
-        )
+        text("select oid::regprocedure::text from pg_proc where pronamespace = current_schema()::regnamespace")
     ).scalars()
     for signature in signatures.all():
         connection.exec_driver_sql(f"drop function {signature}")

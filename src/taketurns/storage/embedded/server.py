@@ -123,6 +123,13 @@ class PostgresServer:
         return Path("/tmp") / f"taketurns-{_mark(self.home)}"  # noqa: S108  its owner is checked
 
     @property
+    def users_lock(self) -> int:
+        """The file descriptor of this user's share: a child process that inherits it is a user too."""
+        if self._users_lock is None:
+            raise ServerStartError(f"the server in {self.home} was not started by this process")
+        return self._users_lock
+
+    @property
     def postmaster_pid(self) -> int:
         """The process id of the running server."""
         return int(self._pid_file()[0])
@@ -142,12 +149,11 @@ class PostgresServer:
         if self._users_lock is None:
             return
         lock, self._users_lock = self._users_lock, None
-        is_last = _try_lock(lock, fcntl.LOCK_EX) or not _try_lock(lock, fcntl.LOCK_SH)
-        if is_last and self._discard and not self._is_kept():
-            shutil.rmtree(self.home, ignore_errors=True)
+        if _try_lock(lock, fcntl.LOCK_EX):
+            self._stop_server()
+        elif not _try_lock(lock, fcntl.LOCK_SH):
+            self._wait_for_keeper()  # which has seen before us that nobody else is left
         os.close(lock)
-        if is_last:
-            _wait(lambda: not self._is_kept(), _STOP_SECONDS)
 
     def restart(self) -> None:
         """Stop the server under its users and wait until it answers again."""
@@ -160,9 +166,7 @@ class PostgresServer:
         """The address of a database of this server."""
         host, port = self._address
         query = {"host": host} if port == _PORT else {"host": host, "port": port}
-        return (
-            f"postgresql://{ROLE}@/{urllib.parse.quote(database)}?{urllib.parse.urlencode(query, safe='/')}"
-        )
+        return f"postgresql://{ROLE}@/{urllib.parse.quote(database)}?{urllib.parse.urlencode(query, safe='/')}"
 
     def create_database(self, name: str) -> str:
         """The address of the database of this name, which is made if it is not there."""
@@ -181,6 +185,26 @@ class PostgresServer:
                 if os.path.samestat(os.fstat(lock), path.stat()):
                     return lock
             os.close(lock)  # the home was discarded in the meantime
+
+    def _stop_server(self) -> None:
+        """Nobody else can join meanwhile: the caller holds the users' lock alone."""
+        if self._is_kept():
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(self._keeper_pid(), keeper.STOP)
+                self._wait_for_keeper()
+        elif self._discard:
+            keeper.discard(self._whole_home())
+
+    def _wait_for_keeper(self) -> None:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            leaving = self._keeper_pid()
+            _wait(lambda: not self._is_kept() or self._keeper_pid() != leaving, _STOP_SECONDS)
+
+    def _keeper_pid(self) -> int:
+        return int((self.home / "keeper.lock").read_text())
+
+    def _whole_home(self) -> list[str]:
+        return [str(self.socket_directory), str(self.home)]
 
     def _join_or_start(self) -> None:
         deadline = time.monotonic() + self._start_seconds
@@ -214,6 +238,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def _keeper_lock(self) -> Iterator[int | None]:
+        """The lock, unless a keeper or somebody who is starting one has it."""
         lock = os.open(self.home / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             yield lock if _try_lock(lock, fcntl.LOCK_EX) else None
@@ -244,7 +269,7 @@ class PostgresServer:
             log=str(self.log_path),
             users_lock=str(self.home / "users.lock"),
             keeper_lock=keeper_lock,
-            discard=[str(self.socket_directory), str(self.home)] if self._discard else [],
+            discard=self._whole_home() if self._discard else [],
         )
         subprocess.run(
             [sys.executable, "-I", "-S", keeper.__file__, orders.written()],

@@ -5,8 +5,8 @@ The tables of taketurns/storage/models.py and the functions beside each broker v
 
 from __future__ import annotations
 
-from alembic import op
 import sqlalchemy as sa
+from alembic import op
 from sqlalchemy.dialects import postgresql
 
 from taketurns.storage import schema
@@ -69,9 +69,7 @@ def upgrade() -> None:
             "queue", "company_id", "priority", "run_after", "task_id", name=op.f("pending_tasks_pkey")
         ),
     )
-    op.create_index(
-        "pending_tasks_company_id_task_id_idx", "pending_tasks", ["company_id", "task_id"], unique=False
-    )
+    op.create_index("pending_tasks_company_id_task_id_idx", "pending_tasks", ["company_id", "task_id"], unique=False)
     op.create_table(
         "processing_tasks",
         sa.Column("company_id", sa.Uuid(), nullable=False),
@@ -175,9 +173,7 @@ def upgrade() -> None:
         sa.Column("place", sa.Numeric(), nullable=False),
         sa.PrimaryKeyConstraint("company_id", "queue", name=op.f("turns_pkey")),
     )
-    op.create_index(
-        "turns_queue_place_company_id_idx", "turns", ["queue", "place", "company_id"], unique=False
-    )
+    op.create_index("turns_queue_place_company_id_idx", "turns", ["queue", "place", "company_id"], unique=False)
     op.create_table(
         "workers",
         sa.Column("id", sa.Uuid(), nullable=False),

@@ -1,0 +1,209 @@
+"""The PostgreSQL broker: each verb is one call of the function in the `.sql` file of its name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import AsyncConnection
+
+from taketurns.brokers.postgres import wakeups
+from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
+from taketurns.engine.task import (
+    ClaimedTask,
+    Enqueued,
+    NewTask,
+    Promoted,
+    Pruned,
+    Report,
+    Rescued,
+    Status,
+)
+from taketurns.storage.database import Database, Row, call
+from taketurns.storage.ids import new_id
+
+
+class PostgresBroker:
+    """Where tasks wait durably. Wake-ups are sent after commit, a few milliseconds' worth in one."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        listen_url: str | None = None,
+        key_lifetime: timedelta = timedelta(hours=24),
+        make_token: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self.database = database
+        self.key_lifetime = key_lifetime
+        self._listen_url = listen_url or database.url
+        self._make_token = make_token
+        self.notifier = wakeups.Notifier(database)
+
+    async def enqueue(
+        self,
+        company: str,
+        tasks: Sequence[NewTask],
+        *,
+        request_id: str | None = None,
+        at: datetime | None = None,
+    ) -> list[Enqueued]:
+        async with self.database.connection() as connection:
+            enqueued = await self.enqueue_on(connection, company, tasks, request_id=request_id, at=at)
+        self.notifier.announce(tasks[task.position].queue for task in enqueued if task.status is Status.PENDING)
+        return enqueued
+
+    async def enqueue_on(
+        self,
+        connection: AsyncConnection[Any],
+        company: str,
+        tasks: Sequence[NewTask],
+        *,
+        request_id: str | None = None,
+        at: datetime | None = None,
+    ) -> list[Enqueued]:
+        """Enqueue on a connection of the caller's, in its transaction; no wake-up is sent."""
+        try:
+            rows = await call(
+                connection,
+                self.database.schema,
+                "enqueue",
+                *enqueue_arguments(company, tasks, key_lifetime=self.key_lifetime, request_id=request_id, at=at),
+            )
+        except psycopg.errors.NoDataFound as error:
+            raise UnknownCompany(company) from error
+        return enqueued_tasks(rows)
+
+    async def claim(
+        self,
+        worker_id: UUID,
+        *,
+        queues: Sequence[str],
+        batch: int,
+        skipped_types: Sequence[str] = (),
+        at: datetime | None = None,
+    ) -> list[ClaimedTask]:
+        token = self._make_token()
+        rows = await self.database.call("claim", worker_id, list(queues), batch, token, list(skipped_types), at)
+        return [ClaimedTask(*row, claim_token=token) for row in rows]
+
+    async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
+        ordered = sorted(reports, key=lambda report: (report.task.company_id, report.task.task_id))
+        rows = await self.database.call(
+            "settle",
+            [report.task.company_id for report in ordered],
+            [report.task.task_id for report in ordered],
+            [report.task.claim_token for report in ordered],
+            [report.outcome.value for report in ordered],
+            [report.result for report in ordered],
+            [report.error for report in ordered],
+            [report.delay_seconds for report in ordered],
+            at,
+        )
+        return {task_id for _, task_id in rows}
+
+    async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
+        ordered = sorted(tasks, key=lambda task: (task.company_id, task.task_id))
+        rows = await self.database.call(
+            "release",
+            [task.company_id for task in ordered],
+            [task.task_id for task in ordered],
+            [task.claim_token for task in ordered],
+            at,
+        )
+        self.notifier.announce(task.queue for task in ordered)
+        return {task_id for _, task_id in rows}
+
+    async def rescue(
+        self, worker_id: UUID, *, watched_beat: int | None, max_rescues: int, at: datetime | None = None
+    ) -> list[Rescued]:
+        rescued = [
+            Rescued(*row) for row in await self.database.call("rescue", worker_id, watched_beat, max_rescues, at)
+        ]
+        self.notifier.announce(task.queue for task in rescued if not task.failed)
+        return rescued
+
+    async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:
+        ((count, queues, next_due),) = await self.database.call("promote", most, at)
+        self.notifier.announce(queues or ())
+        return Promoted(count, tuple(queues or ()), next_due)
+
+    async def cancel(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
+        ((status,),) = await self.database.call("cancel", company, task_id, at)
+        return Status(status) if status else None
+
+    async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
+        ((status, queue),) = await self.database.call("retry", company, task_id, at)
+        if queue:
+            self.notifier.announce((queue,))
+        return Status(status) if status else None
+
+    async def prune(
+        self,
+        *,
+        keep_completed: timedelta,
+        keep_stopped: timedelta,
+        most: int = 1_000,
+        at: datetime | None = None,
+    ) -> Pruned:
+        ((tasks, keys),) = await self.database.call("prune", keep_completed, keep_stopped, most, at)
+        return Pruned(tasks, keys)
+
+    async def heal(self) -> int:
+        ((healed,),) = await self.database.call("heal_rotation")
+        return int(healed)
+
+    def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        return wakeups.listen(self._listen_url, schema=self.database.schema)
+
+
+def enqueue_arguments(
+    company: str,
+    tasks: Sequence[NewTask],
+    *,
+    key_lifetime: timedelta,
+    request_id: str | None,
+    at: datetime | None,
+) -> tuple[Any, ...]:
+    """The arguments of enqueue.sql. Ids are made here, before anything is sent."""
+    has_keys = any(task.idempotency_key is not None for task in tasks)
+    return (
+        company,
+        [new_id() for _ in tasks],
+        [task.type for task in tasks],
+        [task.payload for task in tasks],
+        [task.queue for task in tasks],
+        [task.priority for task in tasks],
+        [task.run_after for task in tasks],
+        [task.delay_seconds for task in tasks],
+        [task.max_retries for task in tasks],
+        [task.timeout_seconds for task in tasks],
+        [task.idempotency_key for task in tasks] if has_keys else None,
+        [task.fingerprint for task in tasks] if has_keys else None,
+        key_lifetime,
+        request_id,
+        at,
+    )
+
+
+def enqueued_tasks(rows: Sequence[Row]) -> list[Enqueued]:
+    """What the rows of enqueue.sql say. Raises IdempotencyConflict when they tell of one."""
+    conflicts = [number - 1 for number, outcome, *_ in rows if outcome == "conflict"]
+    if conflicts:
+        raise IdempotencyConflict(conflicts)
+    return [
+        Enqueued(
+            position=number - 1,
+            replayed=outcome == "replayed",
+            company_id=company_id,
+            task_id=task_id,
+            status=Status(status) if status else None,
+            run_after=run_after,
+            created_at=created_at,
+        )
+        for number, outcome, company_id, task_id, status, run_after, created_at in rows
+    ]

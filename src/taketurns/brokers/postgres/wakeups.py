@@ -1,0 +1,84 @@
+"""Telling workers of new work: NOTIFY after commit, a burst of it in one; LISTEN on a connection of its own.
+
+A wake-up is a hint. Nothing is lost when one is: workers poll all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from psycopg import AsyncConnection, sql
+
+from taketurns.engine.errors import Unavailable
+from taketurns.storage.database import Database, conninfo
+
+BURST_SECONDS = 0.002
+ALIVE_SECONDS = 15.0
+
+
+def channel(schema: str) -> str:
+    """The channel of a cell; its payload is the name of a queue that got work."""
+    return f"{schema}.tasks"
+
+
+class Notifier:
+    """Sends one notice for each queue that got work in a burst, on a pooled connection, outside any transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._channel = channel(database.schema)
+        self._queues: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+
+    def announce(self, queues: Iterable[str]) -> None:
+        """Say soon that these queues got work. Never fails, never waits."""
+        self._queues.update(queues)
+        if self._queues and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._queues:
+            queues, self._queues = self._queues, set()
+            try:
+                async with self._database.connection() as connection:
+                    await connection.execute(
+                        "select pg_notify(%s, queue) from unnest(%s::text[]) as queue",
+                        (self._channel, list(queues)),
+                    )
+            except Unavailable:
+                return
+            await asyncio.sleep(BURST_SECONDS)
+
+    async def flush(self) -> None:
+        """Wait until what was announced has been sent."""
+        if self._sending is not None:
+            await self._sending
+
+
+@asynccontextmanager
+async def listen(url: str, *, schema: str) -> AsyncIterator[AsyncIterator[frozenset[str]]]:
+    """Listen on a connection of its own; see Broker.wakeups. Raises psycopg.OperationalError when none can be made."""
+    connection = await AsyncConnection.connect(
+        conninfo(url),
+        autocommit=True,
+        application_name="taketurns-listen",
+        connect_timeout=5,
+        keepalives_idle=30,
+        keepalives_interval=5,
+        keepalives_count=3,
+    )
+    async with connection:
+        await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel(schema))))
+        yield _notices(connection)
+
+
+async def _notices(connection: AsyncConnection[tuple[object, ...]]) -> AsyncIterator[frozenset[str]]:
+    """Each burst of notices as the set of its queues; an empty set once the server has answered a quiet spell."""
+    while True:
+        queues = {notice.payload async for notice in connection.notifies(timeout=ALIVE_SECONDS, stop_after=1)}
+        if not queues:
+            async with asyncio.timeout(ALIVE_SECONDS):
+                await connection.execute("select 1")
+        yield frozenset(queues)

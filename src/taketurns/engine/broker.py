@@ -1,0 +1,105 @@
+"""What every broker keeps: the verbs that move tasks, held to their word by `tests/brokers/contract.py`.
+
+Times come from the broker's own clock; `at` stands in for it, so that tests can pass time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
+
+
+class Broker(Protocol):
+    """Where tasks wait. A company is named by its id or its slug."""
+
+    async def enqueue(
+        self,
+        company: str,
+        tasks: Sequence[NewTask],
+        *,
+        request_id: str | None = None,
+        at: datetime | None = None,
+    ) -> list[Enqueued]:
+        """Create tasks of one company, all or none, in order; each once for its idempotency key.
+
+        Raises UnknownCompany, IdempotencyConflict (nothing is stored) and Unavailable.
+        """
+        ...
+
+    async def claim(
+        self,
+        worker_id: UUID,
+        *,
+        queues: Sequence[str],
+        batch: int,
+        skipped_types: Sequence[str] = (),
+        at: datetime | None = None,
+    ) -> list[ClaimedTask]:
+        """Take up to `batch` turns, in the order of the turns; see `taketurns.engine.turns`."""
+        ...
+
+    async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
+        """Report how attempts ended; answers the ids that still stood under their claim's token.
+
+        A task that is missing was rescued, cancelled or claimed again: the report changed nothing.
+        """
+        ...
+
+    async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
+        """Give claimed tasks back unstarted, with no penalty; answers the ids that were still held."""
+        ...
+
+    async def rescue(
+        self, worker_id: UUID, *, watched_beat: int | None, max_rescues: int, at: datetime | None = None
+    ) -> list[Rescued]:
+        """Take back the tasks of a worker that is gone, unless it beat since `watched_beat` was seen.
+
+        `watched_beat` None: its lease is missing altogether.
+        """
+        ...
+
+    async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:
+        """Make scheduled tasks that are due pending."""
+        ...
+
+    async def cancel(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
+        """End an unfinished task as cancelled.
+
+        Answers `cancelled` (also when it was cancelled before), the other terminal status that it has had already,
+        or None when the company has no such task.
+        """
+        ...
+
+    async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
+        """Run a task again by hand; answers the status it had, or None when the company has no such task.
+
+        `processing` means that nothing was done. `pending` tasks wait for their turn as they did.
+        """
+        ...
+
+    async def prune(
+        self,
+        *,
+        keep_completed: timedelta,
+        keep_stopped: timedelta,
+        most: int = 1_000,
+        at: datetime | None = None,
+    ) -> Pruned:
+        """Forget finished tasks that were kept long enough, and expired idempotency keys."""
+        ...
+
+    async def heal(self) -> int:
+        """Put companies that have work but no turn back in rotation; answers how many turns were given."""
+        ...
+
+    def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        """Listen for new work: yields the queues that got some, until left.
+
+        A quiet yield of no queue says that the line is alive; the iterator ends when the line is lost.
+        """
+        ...

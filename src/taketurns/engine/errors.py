@@ -1,0 +1,97 @@
+"""The errors of Taketurns.
+
+TaketurnsError
+├── UnknownCompany          no company has this id or slug
+├── UnknownType             no handler is known for this type
+├── InvalidPayload          the payload does not fit the handler's signature
+├── InvalidOption           an option of a task is out of its bounds
+├── IdempotencyConflict     the key was used before, for another request
+├── Unavailable             PostgreSQL cannot be reached, or did not answer in time
+└── ConfigurationError      a setting or a handler's definition is wrong
+
+What a handler raises to say how its attempt ends:
+
+Retry                       try again, after a time of the handler's choosing
+Fail                        do not try again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+
+class TaketurnsError(Exception):
+    """Anything that Taketurns itself raises."""
+
+
+class UnknownCompany(TaketurnsError):
+    """No company has this id or slug."""
+
+    def __init__(self, company: str) -> None:
+        super().__init__(f"there is no company {company!r}: create it first, or check its id or slug")
+        self.company = company
+
+
+class UnknownType(TaketurnsError):
+    """No handler is known for this type."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(f"no handler is known for type {name!r}; known types: {listed}")
+        self.name = name
+        self.known = tuple(sorted(known))
+
+
+class InvalidPayload(TaketurnsError):
+    """The payload does not fit the handler's signature; `errors` names each field by its path."""
+
+    def __init__(self, name: str, errors: Sequence[Mapping[str, Any]]) -> None:
+        told = "; ".join(f"{'.'.join(map(str, error['loc'])) or 'payload'}: {error['msg']}" for error in errors)
+        super().__init__(f"the payload does not fit {name!r}: {told}")
+        self.name = name
+        self.errors = tuple(errors)
+
+
+class InvalidOption(TaketurnsError):
+    """An option of a task is out of its bounds."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+class IdempotencyConflict(TaketurnsError):
+    """The key was used before, for another request; `positions` are the places in a batch, from 0."""
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        super().__init__(
+            f"the idempotency key of task {', '.join(map(str, positions))} was used before for another request:"
+            " use a new key, or send the same request"
+        )
+        self.positions = tuple(positions)
+
+
+class Unavailable(TaketurnsError):
+    """PostgreSQL cannot be reached, or did not answer in time: try again later."""
+
+
+class ConfigurationError(TaketurnsError):
+    """A setting or a handler's definition is wrong."""
+
+
+class Retry(Exception):
+    """Raised by a handler: end this attempt and try again after `after` seconds (or a timedelta).
+
+    Without `after` the usual backoff decides. Counts as a retry, so `max_retries` still ends it.
+    """
+
+    def __init__(self, reason: str = "the handler asked to be tried again", *, after: float | timedelta | None = None):
+        super().__init__(reason)
+        self.after_seconds = after.total_seconds() if isinstance(after, timedelta) else after
+
+
+class Fail(Exception):
+    """Raised by a handler: end the task as failed, whatever retries are left."""

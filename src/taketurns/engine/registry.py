@@ -1,0 +1,168 @@
+"""The handlers of an application, by type, and the payloads that fit them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from taketurns.engine import limits
+from taketurns.engine.errors import ConfigurationError, InvalidPayload, UnknownType
+from taketurns.engine.retry import Backoff
+
+TYPE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
+QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskType:
+    """A handler and the options that its tasks have unless they are created with others."""
+
+    name: str
+    handler: Callable[..., Any]
+    queue: str = "default"
+    priority: int = limits.PRIORITY_DEFAULT
+    max_retries: int = limits.MAX_RETRIES_DEFAULT
+    timeout_seconds: float | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    payload_model: type[BaseModel]
+    context_parameter: str | None
+    is_async: bool
+
+    def validate(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments for the handler. Raises InvalidPayload, which names each wrong field."""
+        try:
+            model = self.payload_model.model_validate(payload)
+        except ValidationError as error:
+            raise InvalidPayload(self.name, error.errors(include_url=False, include_input=False)) from error
+        return {name: getattr(model, name) for name in type(model).model_fields}
+
+    @property
+    def payload_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the payload."""
+        return self.payload_model.model_json_schema()
+
+
+class Registry:
+    """The types that an application knows."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, TaskType] = {}
+
+    def add(
+        self,
+        handler: Callable[..., Any],
+        *,
+        name: str | None = None,
+        context_type: type | None = None,
+        **options: Any,
+    ) -> TaskType:
+        """Register a handler under its function's name, or another.
+
+        A parameter annotated with `context_type` is not part of the payload: it is given the context of the attempt.
+        Raises ConfigurationError when the name is taken or an option is out of bounds.
+        """
+        name = name or handler.__name__
+        if name in self._types:
+            raise ConfigurationError(f"type {name!r} is registered twice: give one of the handlers another name")
+        payload_model, context_parameter = payload_model_of(handler, name=name, context_type=context_type)
+        task_type = TaskType(
+            name=name,
+            handler=handler,
+            payload_model=payload_model,
+            context_parameter=context_parameter,
+            is_async=inspect.iscoroutinefunction(handler),
+            **options,
+        )
+        _check(task_type)
+        self._types[name] = task_type
+        return task_type
+
+    def get(self, name: str) -> TaskType:
+        """Raises UnknownType, which names the known ones."""
+        try:
+            return self._types[name]
+        except KeyError:
+            raise UnknownType(name, list(self._types)) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def __iter__(self) -> Iterator[TaskType]:
+        return iter(self._types.values())
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._types)
+
+
+def payload_model_of(
+    handler: Callable[..., Any], *, name: str, context_type: type | None
+) -> tuple[type[BaseModel], str | None]:
+    """A strict model of the handler's parameters, and the name of the one that takes the context.
+
+    Unknown fields are refused. Raises ConfigurationError for parameters that a JSON object cannot fill.
+    """
+    hints = get_type_hints(handler, include_extras=True)
+    fields: dict[str, Any] = {}
+    context_parameter: str | None = None
+    for parameter in inspect.signature(handler).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigurationError(f"type {name!r}: parameter {parameter} cannot be filled from a JSON object")
+        hint = hints.get(parameter.name, Any)
+        if context_type is not None and hint is context_type:
+            context_parameter = parameter.name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hint, default if isinstance(default, FieldInfo) else default)
+    model = create_model(
+        f"{name} payload", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
+    )
+    return model, context_parameter
+
+
+def _check(task_type: TaskType) -> None:
+    options = check_options(
+        type=task_type.name,
+        queue=task_type.queue,
+        priority=task_type.priority,
+        max_retries=task_type.max_retries,
+        timeout_seconds=task_type.timeout_seconds,
+    )
+    for name, complaint in options:
+        raise ConfigurationError(f"type {task_type.name!r}: {name} {complaint}")
+
+
+def check_options(
+    *,
+    type: str | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    max_retries: int | None = None,
+    timeout_seconds: float | None = None,
+    delay_seconds: float | None = None,
+) -> Iterator[tuple[str, str]]:
+    """What is out of bounds: the option's name and what to do, for each."""
+    if type is not None and not (len(type) <= limits.TYPE_LENGTH and TYPE_NAME.fullmatch(type)):
+        yield (
+            "type",
+            f"must be 1 to {limits.TYPE_LENGTH} letters, digits or _ . : - and not begin with a digit",
+        )
+    if queue is not None and not (len(queue) <= limits.QUEUE_LENGTH and QUEUE_NAME.fullmatch(queue)):
+        yield "queue", f"must be 1 to {limits.QUEUE_LENGTH} letters, digits or _ . : -"
+    if priority is not None and not limits.PRIORITY_FIRST <= priority <= limits.PRIORITY_LAST:
+        yield "priority", f"must be from {limits.PRIORITY_FIRST} (first) to {limits.PRIORITY_LAST} (last)"
+    if max_retries is not None and not 0 <= max_retries <= limits.MAX_RETRIES_MAX:
+        yield "max_retries", f"must be from 0 to {limits.MAX_RETRIES_MAX}"
+    if timeout_seconds is not None and not 0 < timeout_seconds <= limits.TIMEOUT_SECONDS_MAX:
+        yield "timeout_seconds", f"must be above 0 and at most {limits.TIMEOUT_SECONDS_MAX:g}"
+    if delay_seconds is not None and not 0 <= delay_seconds <= limits.DELAY_SECONDS_MAX:
+        yield "delay_seconds", f"must be from 0 to {limits.DELAY_SECONDS_MAX:g}"

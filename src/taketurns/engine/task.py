@@ -1,0 +1,158 @@
+"""A task's statuses, the moves between them, and what is said of a task as it passes through a broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from taketurns.engine import limits
+
+
+class Status(StrEnum):
+    """Where a task is.
+
+    scheduled  → pending                             it is due (promote)
+    pending    → processing                          its turn came (claim)
+    processing → completed | failed | cancelled      its handler ended (settle)
+    processing → scheduled                           its handler failed and is tried again (settle)
+    processing → pending                             given back (release) or its worker was lost (rescue)
+    scheduled, pending, processing → cancelled       cancel
+    completed, failed, cancelled, scheduled → pending   retry, by hand
+    """
+
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL
+
+
+TERMINAL: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+
+
+class Outcome(StrEnum):
+    """What a worker reports of one attempt."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task as it is submitted. `payload` is JSON text that PostgreSQL takes; at most one of `run_after` and
+    `delay_seconds` is set, and neither means at once. `fingerprint` goes with `idempotency_key`."""
+
+    type: str
+    payload: str
+    queue: str = "default"
+    priority: int = limits.PRIORITY_DEFAULT
+    run_after: datetime | None = None
+    delay_seconds: float | None = None
+    max_retries: int = limits.MAX_RETRIES_DEFAULT
+    timeout_seconds: float | None = None
+    idempotency_key: str | None = None
+    fingerprint: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What became of one submitted task; `position` is its place in the request, from 0.
+
+    `status`, `run_after` and `created_at` are those of a new task, and None for a replayed one.
+    """
+
+    position: int
+    replayed: bool
+    company_id: UUID
+    task_id: UUID
+    status: Status | None
+    run_after: datetime | None
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTask:
+    """A task in a worker's hand. `claim_token` is the claim's; reports without it change nothing."""
+
+    company_id: UUID
+    task_id: UUID
+    type: str
+    queue: str
+    priority: int
+    run_after: datetime
+    retry_count: int
+    rescue_count: int
+    event_number: int
+    claimed_at: datetime
+    payload: str
+    max_retries: int
+    timeout_seconds: float | None
+    request_id: str | None
+    created_at: datetime
+    claim_token: UUID
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1; a released or rescued attempt does not count."""
+        return self.retry_count + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How one attempt ended. `result` is JSON text; `delay_seconds` is for a retry."""
+
+    task: ClaimedTask
+    outcome: Outcome
+    result: str | None = None
+    error: str | None = None
+    delay_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """A task taken back from a lost worker; `failed` when that was once too often."""
+
+    company_id: UUID
+    task_id: UUID
+    type: str
+    queue: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """How many scheduled tasks became pending, in which queues, and when the next one is due."""
+
+    count: int
+    queues: tuple[str, ...]
+    next_due: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many finished tasks and expired idempotency keys were forgotten."""
+
+    tasks: int
+    keys: int
+
+
+@dataclass(slots=True)
+class PassReport:
+    """What one bounded pass of processing did, in tasks."""
+
+    claimed: int = 0
+    completed: int = 0
+    retried: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0
