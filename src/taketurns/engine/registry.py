@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic.fields import FieldInfo
 
 from taketurns.engine import limits
 from taketurns.engine.errors import ConfigurationError, InvalidPayload, UnknownType
@@ -122,7 +121,7 @@ def payload_model_of(
             context_parameter = parameter.name
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hint, default if isinstance(default, FieldInfo) else default)
+        fields[parameter.name] = (hint, default)
     model = create_model(
         f"{name} payload", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
     )

@@ -89,7 +89,7 @@ class PostgresBroker:
     ) -> list[ClaimedTask]:
         token = self._make_token()
         rows = await self.database.call("claim", worker_id, list(queues), batch, token, list(skipped_types), at)
-        return [ClaimedTask(*row, claim_token=token) for row in rows]
+        return [ClaimedTask(*(*row, token)) for row in rows]
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
         ordered = sorted(reports, key=lambda report: (report.task.company_id, report.task.task_id))
