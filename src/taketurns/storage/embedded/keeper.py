@@ -25,6 +25,7 @@ RETRY_SECONDS = 10.0  # how long a dead server's lock file or shared memory may 
 _PAUSE_SECONDS = 0.25
 _REFUSED = 1  # the server's exit status when it will not start
 _IN_THE_WAY = (b"lock file", b"shared memory block", b"could not bind")
+_LOG = 1  # standard output and error are the server's log, which it inherits
 _PR_SET_PDEATHSIG = 1
 
 STOP = signal.SIGUSR1  # sent by the last user, who holds the users' lock alone
@@ -38,7 +39,6 @@ class Orders:
     environment: dict[str, str]
     uid: int | None
     gid: int | None
-    log: str
     users_lock: str
     keeper_lock: int
     discard: list[str]
@@ -55,13 +55,12 @@ class Keeper:
         self._unused = threading.Event()
         self._server: subprocess.Popen[bytes] | None = None
         self._users = os.open(orders.users_lock, os.O_RDWR)
-        self._log = os.open(orders.log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
 
     def run(self) -> None:
         threading.Thread(target=self._stop_when_unused, daemon=True).start()
         failing_since: float | None = None
         while not self._unused.is_set():
-            started, log_size = time.monotonic(), os.fstat(self._log).st_size
+            started, log_size = time.monotonic(), os.fstat(_LOG).st_size
             code = self._run_once()
             ended = time.monotonic()
             if code == _REFUSED and not self._something_was_in_the_way(log_size):
@@ -81,8 +80,6 @@ class Keeper:
         self._server = subprocess.Popen(
             orders.command,
             stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
             cwd="/",
             env=orders.environment,
             user=orders.uid,
@@ -107,7 +104,7 @@ class Keeper:
             self._server.send_signal(signal.SIGQUIT if self._orders.discard else signal.SIGINT)
 
     def _something_was_in_the_way(self, log_size: int) -> bool:
-        said = os.pread(self._log, 1 << 16, log_size)
+        said = os.pread(_LOG, 1 << 16, log_size)
         return any(words in said for words in _IN_THE_WAY)
 
 

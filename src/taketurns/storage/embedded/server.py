@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import psycopg
 from psycopg import sql
@@ -259,25 +259,30 @@ class PostgresServer:
         )
         self._initialise(found, runner)
         self._make_socket_directory(runner)
-        with contextlib.suppress(FileNotFoundError):
-            self.log_path.replace(self.log_path.with_suffix(".log.1"))
         orders = keeper.Orders(
             command=self._command(found),
             environment=_LOCALE,
             uid=runner.uid,
             gid=runner.gid,
-            log=str(self.log_path),
             users_lock=str(self.home / "users.lock"),
             keeper_lock=keeper_lock,
             discard=self._whole_home() if self._discard else [],
         )
-        subprocess.run(
-            [sys.executable, "-I", "-S", keeper.__file__, orders.written()],
-            stdin=subprocess.DEVNULL,
-            cwd="/",
-            pass_fds=[keeper_lock],
-            check=True,
-        )
+        with self._new_log() as log:
+            subprocess.run(
+                [sys.executable, "-I", "-S", keeper.__file__, orders.written()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                pass_fds=[keeper_lock],
+                check=True,
+            )
+
+    def _new_log(self) -> BinaryIO:
+        with contextlib.suppress(FileNotFoundError):
+            self.log_path.replace(self.log_path.with_suffix(".log.1"))
+        return self.log_path.open("ab+", buffering=0)
 
     def _pid_file(self) -> list[str]:
         return (self.data_directory / "postmaster.pid").read_text().splitlines()
