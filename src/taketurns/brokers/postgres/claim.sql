@@ -33,7 +33,6 @@ set search_path from current
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_sort = off
 set jit = off
@@ -68,26 +67,43 @@ begin
     perform pg_advisory_xact_lock(cell_lock());
 
     -- The hands of the fleet with this batch in them, and the weight of the companies that have tasks waiting or
-    -- running. Once that weight makes every share one hand, the rest need not be added.
-    with held as (
+    -- running. The walk stops where that weight makes every share that is asked for a single hand. Of a hundred
+    -- companies each is looked at; of more, one that ran out of work counts until the rotation has passed its place.
+    with held as materialized (
         select p.company_id, count(*) as hands from processing_tasks p group by p.company_id
-    ), fleet as (
-        select coalesce(sum(h.hands), 0)::bigint + batch as hands from held h
-    ), heaviest as (
-        select coalesce((select c.weight from companies c order by c.weight desc limit 1), 1) as weight
-    ), waiting as (
-        select distinct t.company_id
-        from turns t
-        where exists (select from pending_tasks p where p.queue = t.queue and p.company_id = t.company_id)
+    ), fleet as materialized (
+        select coalesce(sum(h.hands), 0)::bigint + batch as hands,
+            greatest(
+                (select max(c.weight) from held h cross join lateral (
+                    select c.weight from companies c where c.id = h.company_id offset 0) c),
+                (select max(c.weight) from (select distinct q.queue from unnest(in_queues) as q(queue)) q
+                    cross join lateral (
+                        select t.company_id from turns t where t.queue = q.queue
+                        order by t.queue, t.place, t.company_id limit batch) n
+                    cross join lateral (
+                        select c.weight from companies c where c.id = n.company_id offset 0) c),
+                1) as heaviest
+        from held h
+    ), rotating as materialized (
+        select distinct t.company_id from turns t
         order by t.company_id
-        limit (select f.hands * h.weight from fleet f, heaviest h)
-    ), servable as (
-        select c.id, c.weight from waiting w join companies c on c.id = w.company_id where not c.paused
+        limit (select f.hands * f.heaviest from fleet f)
+    ), waiting as materialized (
+        select r.company_id, c.weight
+        from rotating r
+        cross join lateral (
+            select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
+        where (select count(*) from rotating) > 100
+            or exists (
+                select from turns t where t.company_id = r.company_id and exists (
+                    select from pending_tasks p where p.queue = t.queue and p.company_id = t.company_id))
     )
-    select f.hands, (select count(*) from servable),
-           coalesce((select sum(s.weight) from servable s), 0)
-           + coalesce((select sum(c.weight) from held h join companies c on c.id = h.company_id
-                       where not exists (select from servable s where s.id = h.company_id)), 0)
+    select f.hands, (select count(*) from waiting),
+        coalesce((select sum(w.weight) from waiting w), 0)
+        + coalesce((select sum(c.weight)
+                    from held h
+                    cross join lateral (select c.weight from companies c where c.id = h.company_id offset 0) c
+                    where h.company_id not in (select w.company_id from waiting w)), 0)
     into hands_in_all, companies_waiting, weight_waiting
     from fleet f;
 
@@ -120,7 +136,7 @@ begin
                             end
                         )::integer as room
                     from nearest n
-                    join companies c on c.id = n.company_id
+                    cross join lateral (select * from companies c where c.id = n.company_id offset 0) c
                     left join held h on h.company_id = n.company_id
                 ), span as (
                     select (free + count(*))::numeric / greatest(sum(c.weight), 1) as rounds
@@ -227,7 +243,9 @@ begin
     select t.company_id, t.id, t.type, t.queue, t.priority, p.run_after, p.retry_count, p.rescue_count,
         p.event_number, p.claimed_at, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at
     from unnest(taken_companies, taken_tasks) with ordinality as o(company_id, task_id, turn)
-    join processing_tasks p on p.company_id = o.company_id and p.task_id = o.task_id
-    join tasks t on t.company_id = o.company_id and t.id = o.task_id;
+    cross join lateral (
+        select * from processing_tasks p where p.company_id = o.company_id and p.task_id = o.task_id offset 0) p
+    cross join lateral (select * from tasks t where t.company_id = o.company_id and t.id = o.task_id offset 0) t
+    order by o.turn;
 end
 $$;
