@@ -71,6 +71,16 @@ def upgrade(url: str, *, schema: str = "taketurns", revision: str = "head") -> N
     command.upgrade(config(url, schema), revision)
 
 
+def downgrade(url: str, *, schema: str = "taketurns", revision: str = "base") -> None:
+    """Take a cell back to a revision."""
+    command.downgrade(config(url, schema), revision)
+
+
+def check(url: str, *, schema: str = "taketurns") -> None:
+    """Raises alembic's CommandError when the models differ from what the migrations have built."""
+    command.check(config(url, schema))
+
+
 def head() -> str:
     """The newest revision that this code knows."""
     return ScriptDirectory(str(MIGRATIONS)).get_current_head() or ""

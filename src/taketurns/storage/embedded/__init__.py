@@ -4,17 +4,17 @@ Everybody who uses one home shares one server, which stops when its last user ha
 """
 
 from taketurns.storage.embedded.errors import (
-    BinariesNotFoundError,
-    DataVersionError,
+    BinariesNotFound,
     EmbeddedServerError,
-    ServerStartError,
+    ServerNotStarted,
+    WrongDataVersion,
 )
 from taketurns.storage.embedded.server import PostgresServer
 
 __all__ = [
-    "BinariesNotFoundError",
-    "DataVersionError",
+    "BinariesNotFound",
     "EmbeddedServerError",
     "PostgresServer",
-    "ServerStartError",
+    "ServerNotStarted",
+    "WrongDataVersion",
 ]

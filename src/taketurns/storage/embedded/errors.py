@@ -1,9 +1,9 @@
 """What can keep an embedded server from running. Each message says what to do.
 
 EmbeddedServerError
-├── BinariesNotFoundError   no PostgreSQL that can be used is installed
-├── DataVersionError        the data was written by another major version
-└── ServerStartError        the server, or the making of its data directory, failed
+├── BinariesNotFound    no PostgreSQL that can be used is installed
+├── WrongDataVersion    the data was written by another major version
+└── ServerNotStarted    the server, or the making of its data directory, failed
 """
 
 
@@ -11,13 +11,13 @@ class EmbeddedServerError(RuntimeError):
     """The embedded server cannot be used."""
 
 
-class BinariesNotFoundError(EmbeddedServerError):
+class BinariesNotFound(EmbeddedServerError):
     """No PostgreSQL that can be used is installed."""
 
 
-class DataVersionError(EmbeddedServerError):
+class WrongDataVersion(EmbeddedServerError):
     """The data directory was written by another major version of PostgreSQL."""
 
 
-class ServerStartError(EmbeddedServerError):
+class ServerNotStarted(EmbeddedServerError):
     """The server did not start; the message ends with what it said."""

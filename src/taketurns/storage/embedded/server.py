@@ -13,6 +13,7 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ import psycopg
 from psycopg import sql
 
 from taketurns.storage.embedded import binaries, keeper
-from taketurns.storage.embedded.errors import DataVersionError, ServerStartError
+from taketurns.storage.embedded.errors import ServerNotStarted, WrongDataVersion
 
 PUBLIC = Path("/var/lib/taketurns")
 ROLE = "taketurns"
@@ -126,7 +127,7 @@ class PostgresServer:
     def users_lock(self) -> int:
         """The file descriptor of this user's share: a child process that inherits it is a user too."""
         if self._users_lock is None:
-            raise ServerStartError(f"the server in {self.home} was not started by this process")
+            raise ServerNotStarted(f"the server in {self.home} was not started by this process")
         return self._users_lock
 
     @property
@@ -315,13 +316,13 @@ class PostgresServer:
             extra_groups=None if runner.uid is None else [],
         )
         if made.returncode != 0:
-            raise ServerStartError(f"initdb could not make {self.data_directory}:\n{made.stderr.strip()}")
+            raise ServerNotStarted(f"initdb could not make {self.data_directory}:\n{made.stderr.strip()}")
         unfinished.rename(self.data_directory)
 
     def _check_version(self, found: binaries.Binaries) -> None:
         made_by = (self.data_directory / "PG_VERSION").read_text().strip()
         if made_by != str(found.major):
-            raise DataVersionError(
+            raise WrongDataVersion(
                 f"{self.data_directory} was written by PostgreSQL {made_by}, and the programs found are "
                 f"{found.version} in {found.directory}. To go on with {made_by}, name the directory of its "
                 f"programs in TAKETURNS_PG_BIN. To move to {found.major}, dump with pg_dumpall of {made_by}, "
@@ -334,8 +335,9 @@ class PostgresServer:
             directory.mkdir(mode=0o700)
             _give(directory, runner)
         except FileExistsError:
-            if directory.lstat().st_uid != runner.effective_uid:
-                raise ServerStartError(
+            status = directory.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != runner.effective_uid:
+                raise ServerNotStarted(
                     f"{directory}, where the server's socket belongs, is somebody else's: "
                     "remove it or choose another home."
                 ) from None
@@ -354,12 +356,12 @@ class PostgresServer:
             command += ["-c", f"{name}={value}"]
         return command
 
-    def _not_started(self, what: str) -> ServerStartError:
+    def _not_started(self, what: str) -> ServerNotStarted:
         try:
             said = self.log_path.read_text(errors="replace").strip().splitlines()[-10:]
         except FileNotFoundError:
             said = ["(nothing)"]
-        return ServerStartError("\n".join([f"PostgreSQL in {self.home} {what}. It said:", *said]))
+        return ServerNotStarted("\n".join([f"PostgreSQL in {self.home} {what}. It said:", *said]))
 
 
 def _reachable_home(home: Path, public: Path) -> Path:

@@ -14,6 +14,7 @@ LOCK_TIMEOUT = "5s"
 config = context.config
 url = config.get_main_option("sqlalchemy.url") or Settings().database_url
 schema = config.attributes.get("schema") or Settings().schema_name
+lock_timeout = config.attributes.get("lock_timeout", LOCK_TIMEOUT)
 
 
 def run(connection: Connection) -> None:
@@ -21,7 +22,7 @@ def run(connection: Connection) -> None:
     quoted = connection.dialect.identifier_preparer.quote(schema)
     connection.execute(text(f"create schema if not exists {quoted}"))
     connection.execute(text(f"set search_path to {quoted}"))
-    connection.execute(text(f"set lock_timeout to '{LOCK_TIMEOUT}'"))
+    connection.execute(text("select set_config('lock_timeout', :timeout, false)"), {"timeout": lock_timeout})
     connection.commit()
     connection.dialect.default_schema_name = schema
     context.configure(

@@ -1,0 +1,40 @@
+"""Fails when the models and functions of this checkout are not what its migrations build.
+
+`alembic check` compares tables and indexes; functions are compared by their installed source, and what a database
+holds beyond them (a trigger, a function without a file) is drift as well.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from alembic.util.exc import CommandError
+from sqlalchemy import create_engine
+
+from taketurns.storage import drift, embedded, schema
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as home, embedded.PostgresServer(Path(home)) as server:
+        server.create_database("check_schema")
+        url = server.url("check_schema")
+        schema.upgrade(url)
+        complaints = []
+        try:
+            schema.check(url)
+        except CommandError as error:
+            complaints.append(str(error))
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            complaints += drift.functions(connection, schema="taketurns")
+            complaints += drift.triggers(connection, schema="taketurns")
+        engine.dispose()
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
