@@ -36,6 +36,7 @@ set enable_bitmapscan = off
 set enable_mergejoin = off
 set enable_sort = off
 set jit = off
+set lock_timeout = '5s'
 as $$
 #variable_conflict use_column
 declare
@@ -49,6 +50,7 @@ declare
     weight_waiting bigint;
     companies_waiting bigint;
     visited uuid[];
+    began numeric;
     reached numeric;
     chosen_companies uuid[];
     chosen_turns integer[];
@@ -110,8 +112,9 @@ begin
     foreach lifted in array array[false, true] loop
         foreach line in array in_queues loop
             visited := '{}';
-            select r.place into reached from rotations r where r.queue = line;
-            reached := coalesce(reached, 0);
+            exit when free = 0;
+            began := coalesce((select r.place from rotations r where r.queue = line), 0);
+            reached := began;
             while free > 0 loop
                 -- Whose turns come next. A company that is passed over holds hands, so looking at as many more
                 -- companies as hold any is enough to find everybody who is not.
@@ -234,8 +237,10 @@ begin
                              or exists (select from companies c where c.id = i.company_id and c.paused));
                 end if;
             end loop;
-            insert into rotations as r (queue, place) values (line, reached)
-            on conflict (queue) do update set place = excluded.place where r.place < excluded.place;
+            if reached > began then
+                insert into rotations (queue, place) values (line, reached)
+                on conflict (queue) do update set place = excluded.place;
+            end if;
         end loop;
     end loop;
 

@@ -189,6 +189,16 @@ def upgrade() -> None:
         sa.Column("last_claim_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("workers_pkey")),
     )
+    # Rows pass through these tables all the time; see decisions/0004-table-settings.md.
+    for table in ("scheduled_tasks", "pending_tasks", "processing_tasks", "turns"):
+        op.execute(
+            f"alter table {table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,"
+            " autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,"
+            " autovacuum_vacuum_cost_delay = 0)"
+        )
+    for table in ("rotations", "workers"):
+        op.execute(f"alter table {table} set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
+    op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     schema.install_functions(op.get_bind())
 
 
