@@ -85,7 +85,7 @@ class Keeper:
             user=orders.uid,
             group=orders.gid,
             extra_groups=None if orders.uid is None else [],
-            preexec_fn=_stops_with_its_parent(),  # noqa: PLW1509  the other thread waits in a system call
+            preexec_fn=signalled_when_parent_ends(signal.SIGINT),  # noqa: PLW1509  the other thread waits in a system call
         )
         if self._unused.is_set():
             self._stop_server()
@@ -117,16 +117,16 @@ def discard(directories: list[str]) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _stops_with_its_parent() -> Callable[[], None] | None:
-    """The kernel asks the server to stop when the keeper's main thread, which starts it, ends."""
+def signalled_when_parent_ends(number: int) -> Callable[[], None] | None:
+    """A `preexec_fn` for a child that the kernel signals when the thread that started it ends; Linux only."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None, use_errno=True)
-    keeper = os.getpid()
+    parent = os.getpid()
 
     def ask() -> None:
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
-        if os.getppid() != keeper:
+        library.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:
             os._exit(1)
 
     return ask
