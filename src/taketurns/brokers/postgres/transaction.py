@@ -1,0 +1,110 @@
+"""Enqueue in a transaction of the caller's: the tasks and the notice of them commit, or vanish, with the rest of it.
+
+Takes what Python programs hold a transaction in: a psycopg connection, or a session or connection of SQLAlchemy over
+any driver, each of them for sync or async code. The caller's search path does not matter.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Final, cast
+
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import tuple_row
+from sqlalchemy import Connection as SqlConnection
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection as SqlAsyncConnection
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from taketurns.brokers.postgres.broker import enqueue_arguments, enqueued_tasks
+from taketurns.brokers.postgres.wakeups import channel
+from taketurns.engine.errors import UnknownCompany
+from taketurns.engine.task import Enqueued, NewTask
+from taketurns.storage.database import Row
+
+SYNC: Final = (Connection, Session, scoped_session, SqlConnection)
+ASYNC: Final = (AsyncConnection, AsyncSession, async_scoped_session, SqlAsyncConnection)
+
+# The parameters of enqueue.sql after the company, in order.
+PARAMETERS: Final = {
+    "task_ids": "uuid[]",
+    "types": "text[]",
+    "payloads": "text[]",
+    "queues": "text[]",
+    "priorities": "smallint[]",
+    "run_afters": "timestamptz[]",
+    "delays": "double precision[]",
+    "max_retries": "integer[]",
+    "timeouts": "double precision[]",
+    "keys": "text[]",
+    "fingerprints": "bytea[]",
+    "key_lifetime": "interval",
+    "of_request": "text",
+    "at": "timestamptz",
+}
+
+# An unknown company gives no row: an error would abort a transaction that is not ours.
+STATEMENT: Final = """
+select e.number, e.outcome, e.company_id, e.task_id, e.status, e.run_after, e.created_at,
+    case when e.status = 'pending' then pg_notify({channel}, ({queues})[e.number]) end
+from "{schema}".companies c
+cross join lateral "{schema}".enqueue(c.id::text, {arguments}) e
+where c.id = "{schema}".company_id({company})
+order by e.number
+"""
+
+
+async def enqueue_in(
+    transaction: object,
+    schema: str,
+    company: str,
+    tasks: Sequence[NewTask],
+    *,
+    key_lifetime: timedelta,
+    request_id: str | None = None,
+    at: datetime | None = None,
+) -> list[Enqueued]:
+    """Enqueue in a transaction that is open on one of SYNC or ASYNC; one of SYNC is never awaited.
+
+    Raises UnknownCompany and IdempotencyConflict, both of which leave the transaction as it was.
+    """
+    arguments = enqueue_arguments(company, tasks, key_lifetime=key_lifetime, request_id=request_id, at=at)
+    values = dict(zip(("company", *PARAMETERS), arguments, strict=True)) | {"channel": channel(schema)}
+    if isinstance(transaction, Connection | AsyncConnection):
+        rows = await _run_on_psycopg(transaction, schema, values)
+    else:
+        rows = await _run_on_sqlalchemy(transaction, schema, values)
+    if not rows:
+        raise UnknownCompany(company)
+    return enqueued_tasks([row[:-1] for row in rows])
+
+
+async def _run_on_psycopg(
+    connection: Connection[Any] | AsyncConnection[Any], schema: str, values: Mapping[str, Any]
+) -> list[Row]:
+    cursor = connection.cursor(row_factory=tuple_row)
+    statement = _statement(schema, placeholder="%({})s")
+    await _awaited(cursor.execute(statement.encode(), values))
+    return cast(list[Row], await _awaited(cursor.fetchall()))
+
+
+async def _run_on_sqlalchemy(holder: Any, schema: str, values: Mapping[str, Any]) -> list[Row]:
+    result = await _awaited(holder.execute(text(_statement(schema, placeholder=":{}")), values))
+    return [tuple(row) for row in result]
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+@cache
+def _statement(schema: str, *, placeholder: str) -> str:
+    named = {
+        name: f"cast({placeholder.format(name)} as {kind})"
+        for name, kind in {"company": "text", "channel": "text", **PARAMETERS}.items()
+    }
+    return STATEMENT.format(schema=schema, arguments=", ".join(named[name] for name in PARAMETERS), **named)
