@@ -1,0 +1,187 @@
+"""Every log event and every metric, by name, and the form in which logs are written.
+
+Whoever has something to tell uses the names of this module; labels of metrics are bounded, whatever clients send.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import Any, Final, Literal, TextIO
+
+import orjson
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+
+class Event(StrEnum):
+    """What log lines tell of: the text of their `event` field."""
+
+    # A worker's life.
+    WORKER_STARTED = "worker started"
+    WORKER_STOPPING = "worker stopping"
+    WORKER_STOPPED = "worker stopped"
+    WORKER_LEFT_HANDLERS = "worker leaves handlers that do not end"
+    WORKER_LEAVES_AT_ONCE = "worker leaves at once"
+    METRICS_SERVED = "metrics served"
+
+    # Its lease.
+    LEASE_TAKEN = "lease taken"
+    LEASE_LOST = "lease lost"
+    LEASE_UNREACHABLE = "lease cannot be beaten"
+    LEASE_ENDS_PROCESS = "lease lost while handlers run: the process ends"
+
+    # Tasks in its hands.
+    TASKS_CLAIMED = "tasks claimed"
+    TASK_COMPLETED = "task completed"
+    TASK_RETRIED = "task to be retried"
+    TASK_FAILED = "task failed"
+    TASK_CANCELLED = "task cancelled"
+    TASK_TIMED_OUT = "handler past its timeout"
+    TASK_ABANDONED = "handler did not stop after its timeout and was left behind"
+    TASK_TYPE_UNKNOWN = "type unknown here, task released"
+    TASKS_RELEASED = "tasks released"
+    CLAIM_LOST = "claim lost: the task was cancelled or taken back"
+    REPORT_IGNORED = "report ignored: the task was cancelled or taken back"
+    REPORT_REFUSED = "report could not be stored, the attempt fails instead"
+    REPORTS_DROPPED = "reports dropped: the database stayed away"
+    GHOSTS_RELEASED = "tasks released whose claim was never answered"
+
+    # Its rounds.
+    CLAIM_FAILED = "claim failed"
+    SETTLE_FAILED = "settle failed, will be repeated"
+    WAKEUPS_LISTENING = "listening for wake-ups"
+    WAKEUPS_LOST = "wake-ups lost, polling until they are back"
+    WORKER_RESCUED = "tasks of a lost worker rescued"
+    TASKS_PROMOTED = "tasks promoted"
+    TASKS_PRUNED = "finished tasks pruned"
+    ROTATION_HEALED = "companies put back in rotation"
+    DUTY_FAILED = "duty failed, will be repeated"
+
+
+UNKNOWN: Final = "unknown"
+
+CLAIMS = Counter("claims", "Claims that were answered, by what they came back with.", ["result"])
+CLAIM_SECONDS = Histogram(
+    "claim_seconds",
+    "How long a claim took.",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+)
+CLAIM_BATCH_SIZE = Histogram(
+    "claim_batch_size", "Tasks that a claim came back with.", buckets=(0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+)
+TASKS_IN_FLIGHT = Gauge("tasks_in_flight", "Tasks in the hands of this process.")
+TASKS_PROCESSED = Counter("tasks_processed", "Attempts that ended, by what was stored of them.", ["type", "outcome"])
+TASK_PROCESSING_SECONDS = Histogram(
+    "task_processing_seconds",
+    "How long a handler ran.",
+    ["type"],
+    buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 1, 2.5, 10, 30, 120, 600, 3600),
+)
+TASKS_RETRIED = Counter("tasks_retried", "Failed attempts that will be made again.", ["type"])
+TASKS_RELEASED = Counter("tasks_released", "Claimed tasks that were given back with no penalty.")
+TASKS_RESCUED = Counter("tasks_rescued", "Tasks taken back from lost workers.", ["outcome"])
+TASKS_PROMOTED = Counter("tasks_promoted", "Scheduled tasks that became pending.")
+TASKS_PRUNED = Counter("tasks_pruned", "Finished tasks that were forgotten after their retention.")
+IDEMPOTENCY_KEYS_PRUNED = Counter("idempotency_keys_pruned", "Expired idempotency keys that were forgotten.")
+TURNS_HEALED = Counter("turns_healed", "Companies with work that were found outside the rotation.")
+REPORTS_IGNORED = Counter("reports_ignored", "Attempts whose task was cancelled or taken back before they ended.")
+SETTLE_SECONDS = Histogram(
+    "settle_seconds",
+    "How long a settlement took.",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+)
+LEASES_LOST = Counter("leases_lost", "Leases that this process lost.")
+HEARTBEAT_AGE_SECONDS = Gauge("heartbeat_age_seconds", "Seconds since this process last beat its lease.")
+DUTIES_FAILED = Counter("duties_failed", "Rounds of a worker's duty that failed.", ["duty"])
+
+
+class TypeSeries:
+    """The series of one type, looked up once and not at every task."""
+
+    __slots__ = ("processed", "retried", "seconds")
+
+    def __init__(self, label: str, outcomes: Iterable[str]) -> None:
+        self.processed = {outcome: TASKS_PROCESSED.labels(label, outcome) for outcome in outcomes}
+        self.retried = TASKS_RETRIED.labels(label)
+        self.seconds = TASK_PROCESSING_SECONDS.labels(label)
+
+
+class SeriesByType:
+    """The series of each type that is known; every other one counts as `unknown`."""
+
+    def __init__(self, types: Iterable[str], *, outcomes: Iterable[str]) -> None:
+        outcomes = tuple(outcomes)
+        self._series = {name: TypeSeries(name, outcomes) for name in types}
+        self._unknown = TypeSeries(UNKNOWN, outcomes)
+
+    def __getitem__(self, name: str) -> TypeSeries:
+        return self._series.get(name, self._unknown)
+
+
+# What a line is about, for whoever logs while an attempt or a request is under way.
+about: ContextVar[Callable[[], Mapping[str, object]] | None] = ContextVar("about", default=None)
+
+
+def configure(
+    *,
+    form: Literal["console", "json"] = "console",
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    stream: TextIO | None = None,
+) -> None:
+    """Write the logs of this process, those of libraries too, to standard error or `stream`."""
+    stream = stream or sys.stderr
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        _add_about,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
+        if form == "json"
+        else [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(threshold)
+
+
+def logger(room: str) -> structlog.typing.FilteringBoundLogger:
+    """The logger of a room, `worker` for instance."""
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger(f"taketurns.{room}")
+    return log
+
+
+def _add_about(_: object, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    told = about.get()
+    if told is not None:
+        for name, value in told().items():
+            fields.setdefault(name, value)
+    return fields
+
+
+def _json(fields: Mapping[str, Any], default: Callable[[Any], Any]) -> str:
+    try:
+        return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except (TypeError, ValueError):  # a lone surrogate, or a number past 64 bits
+        return json.dumps(fields, default=str)
