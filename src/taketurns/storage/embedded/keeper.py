@@ -3,7 +3,7 @@
 A program of its own, run by path with the standard library alone, in a session of its own, so that neither
 Ctrl-C in a terminal nor the death of the process that started it reaches the server. It holds the lock that
 says that the server has a keeper, and asks for the one that every user holds a share of: the kernel grants it
-when none is left.
+when none is left (decisions/0006).
 """
 
 import contextlib
