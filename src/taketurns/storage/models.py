@@ -84,7 +84,8 @@ class Task(Base):
     __table_args__ = (
         CheckConstraint("stopped_as in ('failed', 'cancelled')", name="stopped_as"),
         CheckConstraint("stopped_as is null or finished_at is not null", name="stopped_is_finished"),
-        Index("tasks_company_id_type_id_idx", "company_id", "type", "id"),
+        # The type comes first so that a look-up by (company_id, id) never has two indexes to choose between.
+        Index("tasks_type_company_id_id_idx", "type", "company_id", "id"),
         Index(
             "tasks_company_id_stopped_as_id_idx",
             "company_id",

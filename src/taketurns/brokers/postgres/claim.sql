@@ -50,6 +50,8 @@ declare
     weight_waiting bigint;
     companies_waiting bigint;
     visited uuid[];
+    chosen_rows tid[];
+    idle_rows tid[];
     began numeric;
     reached numeric;
     chosen_companies uuid[];
@@ -96,9 +98,20 @@ begin
         cross join lateral (
             select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
         where (select count(*) from rotating) > 100
-            or exists (
-                select from turns t where t.company_id = r.company_id and exists (
-                    select from pending_tasks p where p.queue = t.queue and p.company_id = t.company_id))
+        union all
+        select r.company_id, c.weight
+        from rotating r
+        cross join lateral (
+            select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
+        cross join lateral (
+            select
+            from turns t
+            cross join lateral (
+                select from pending_tasks p where p.queue = t.queue and p.company_id = t.company_id
+                order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p
+            where t.company_id = r.company_id
+            limit 1) t
+        where (select count(*) from rotating) <= 100
     )
     select f.hands, (select count(*) from waiting),
         coalesce((select sum(w.weight) from waiting w), 0)
@@ -121,13 +134,14 @@ begin
                 with held as (
                     select p.company_id, count(*) as hands from processing_tasks p group by p.company_id
                 ), nearest as materialized (
-                    select t.company_id, t.place
+                    select t.ctid as row_id, t.company_id, t.place
                     from turns t
                     where t.queue = line and t.company_id <> all (visited)
                     order by t.queue, t.place, t.company_id
                     limit free + (select count(*) from held)
                 ), candidate as materialized (
-                    select n.company_id, n.place, c.weight::integer as weight, c.paused,
+                    select n.row_id, n.company_id, n.place, coalesce(c.weight, 1)::integer as weight,
+                        coalesce(c.paused, true) as paused,
                         least(
                             free,
                             c.max_in_flight - coalesce(h.hands, 0),
@@ -139,13 +153,13 @@ begin
                             end
                         )::integer as room
                     from nearest n
-                    cross join lateral (select * from companies c where c.id = n.company_id offset 0) c
+                    left join lateral (select * from companies c where c.id = n.company_id offset 0) c on true
                     left join held h on h.company_id = n.company_id
                 ), span as (
                     select (free + count(*))::numeric / greatest(sum(c.weight), 1) as rounds
                     from candidate c where c.room > 0 and not c.paused
                 ), turn as (
-                    select c.company_id, c.place, c.weight,
+                    select c.row_id, c.company_id, c.place, c.weight,
                         case when k.turn = 1 then c.place
                             else turn_place(greatest(c.place, reached), c.weight, k.turn - 1) end as turn_place
                     from candidate c
@@ -155,12 +169,14 @@ begin
                     order by turn_place, c.company_id
                     limit free
                 ), chosen as (
-                    select t.company_id, t.place, t.weight, count(*)::integer as turns
-                    from turn t group by t.company_id, t.place, t.weight
+                    select t.row_id, t.company_id, t.place, t.weight, count(*)::integer as turns
+                    from turn t group by t.row_id, t.company_id, t.place, t.weight
                 )
-                select array_agg(c.company_id), array_agg(c.turns), array_agg(c.place), array_agg(c.weight),
+                select array_agg(c.row_id), array_agg(c.company_id), array_agg(c.turns), array_agg(c.place),
+                    array_agg(c.weight),
+                    (select array_agg(c.row_id) from candidate c where c.paused),
                     (select array_agg(c.company_id) from candidate c where c.paused)
-                into chosen_companies, chosen_turns, chosen_places, chosen_weights, idle_companies
+                into chosen_rows, chosen_companies, chosen_turns, chosen_places, chosen_weights, idle_rows, idle_companies
                 from chosen c;
 
                 exit when chosen_companies is null and idle_companies is null;
@@ -205,8 +221,9 @@ begin
 
                 -- Their next turns, and the place that the rotation has reached.
                 with served as (
-                    select c.company_id, c.place, c.weight, coalesce(s.turns, 0) as turns
-                    from unnest(chosen_companies, chosen_places, chosen_weights) as c(company_id, place, weight)
+                    select c.row_id, c.company_id, c.place, c.weight, coalesce(s.turns, 0) as turns
+                    from unnest(chosen_rows, chosen_companies, chosen_places, chosen_weights)
+                        as c(row_id, company_id, place, weight)
                     left join (
                         select s.company_id, count(*)::integer as turns from unnest(pass_companies) as s(company_id)
                         group by s.company_id
@@ -214,27 +231,33 @@ begin
                 ), next as (
                     update turns t set place = turn_place(greatest(s.place, reached), s.weight, s.turns)
                     from served s
-                    where t.company_id = s.company_id and t.queue = line and s.turns > 0
+                    where t.ctid = s.row_id and t.company_id = s.company_id and s.turns > 0
                 )
                 select greatest(reached, max(
                         case when s.turns <= 1 then s.place
                             else turn_place(greatest(s.place, reached), s.weight, s.turns - 1) end)),
+                    idle_rows || array_agg(s.row_id) filter (where s.turns = 0),
                     idle_companies || array_agg(s.company_id) filter (where s.turns = 0)
-                into reached, idle_companies
+                into reached, idle_rows, idle_companies
                 from served s;
 
                 -- Who has no work, or may not have it done, leaves the walk; see company_lock.
                 if idle_companies is not null then
                     visited := visited || idle_companies;
-                    select array_agg(i.company_id) into idle_companies
-                    from unnest(idle_companies) as i(company_id)
+                    select array_agg(i.row_id), array_agg(i.company_id) into idle_rows, idle_companies
+                    from unnest(idle_rows, idle_companies) as i(row_id, company_id)
                     where pg_try_advisory_xact_lock(company_lock(i.company_id));
-                    delete from turns t
-                    using unnest(idle_companies) as i(company_id)
-                    where t.company_id = i.company_id and t.queue = line
-                        and (not exists (select from pending_tasks p
-                                         where p.queue = line and p.company_id = i.company_id)
-                             or exists (select from companies c where c.id = i.company_id and c.paused));
+                    delete from turns t where t.ctid = any (array(
+                        select i.row_id
+                        from unnest(idle_rows, idle_companies) as i(row_id, company_id)
+                        left join lateral (
+                            select c.paused from companies c where c.id = i.company_id offset 0) c on true
+                        left join lateral (
+                            select true as found from pending_tasks p
+                            where p.queue = line and p.company_id = i.company_id
+                            order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p on true
+                        where coalesce(c.paused, true) or p.found is null
+                    )) and t.queue = line;
                 end if;
             end loop;
             if reached > began then

@@ -164,7 +164,7 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("stopped_as is not null"),
     )
-    op.create_index("tasks_company_id_type_id_idx", "tasks", ["company_id", "type", "id"], unique=False)
+    op.create_index("tasks_type_company_id_id_idx", "tasks", ["type", "company_id", "id"], unique=False)
     op.create_index("tasks_finished_at_idx", "tasks", ["finished_at"], unique=False, postgresql_using="brin")
     op.create_table(
         "turns",
