@@ -52,14 +52,14 @@ class Keeper:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._unused = threading.Event()
+        self._unused = False
         self._server: subprocess.Popen[bytes] | None = None
         self._users = os.open(orders.users_lock, os.O_RDWR)
 
     def run(self) -> None:
         threading.Thread(target=self._stop_when_unused, daemon=True).start()
         failing_since: float | None = None
-        while not self._unused.is_set():
+        while not self._unused:
             started, log_size = time.monotonic(), os.fstat(_LOG).st_size
             code = self._run_once()
             ended = time.monotonic()
@@ -71,8 +71,8 @@ class Keeper:
             failing_since = failing_since or started
             if ended - failing_since > RETRY_SECONDS:
                 break
-            self._unused.wait(_PAUSE_SECONDS)
-        if self._unused.is_set():
+            time.sleep(_PAUSE_SECONDS)
+        if self._unused:
             discard(self._orders.discard)
 
     def _run_once(self) -> int:
@@ -87,7 +87,7 @@ class Keeper:
             extra_groups=None if orders.uid is None else [],
             preexec_fn=signalled_when_parent_ends(signal.SIGINT),  # noqa: PLW1509  the other thread waits in a system call
         )
-        if self._unused.is_set():
+        if self._unused:
             self._stop_server()
         return self._server.wait()
 
@@ -96,7 +96,8 @@ class Keeper:
         self.stop()
 
     def stop(self) -> None:
-        self._unused.set()
+        """May interrupt `run` anywhere, as a signal handler."""
+        self._unused = True
         self._stop_server()
 
     def _stop_server(self) -> None:
