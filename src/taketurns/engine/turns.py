@@ -4,12 +4,16 @@ Place. The rotation of a queue is measured in rounds. In each round a company of
 (n - 1/2) / w for whole n. The turn with the smallest place is next; equal places go by company. The rotation's own
 place is that of the furthest turn taken, and never goes back. Having taken a turn, a company's next one is its first
 place after both that turn and the rotation: late turns are made up for within a round, never saved. A newcomer's
-first turn is at the place that the rotation has reached. (Start-time fair queuing, on a grid: Goyal, Vin, Cheng 1996.)
+first turn is at the place that the rotation has reached; so is that of a company that comes back after the rotation
+has passed its place. (Start-time fair queuing, on a grid: Goyal, Vin, Cheng 1996.)
 
 Share. `hands` are the task slots in use in the whole fleet, the batch being claimed included. A company is passed over
 while it holds ceil(hands × weight / Σ weight) of them, Σ over the companies that have tasks waiting or running; nor
 does any company take the last hand for itself while another waits. When nobody else is found, shares are lifted for
 what is left of the batch. Limits (`max_in_flight`, pause) are never lifted.
+
+Queues. Each has a rotation of its own; a claim of several takes them in the order in which they are named. Hands and
+limits are the company's, whatever the queue.
 
 This is the rule as a plain model, exact and slow; `claim.sql` is the one that runs, held to this one by the tests.
 """
@@ -17,23 +21,41 @@ This is the rule as a plain model, exact and slow; `claim.sql` is the one that r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 
 @dataclass(slots=True)
-class Line:
-    """What the rule knows of one company in one queue."""
+class Company:
+    """What the rule knows of one company."""
 
-    company: str
     weight: int = 1
-    waiting: int = 0
     held: int = 0
     max_in_flight: int | None = None
     paused: bool = False
+
+    @property
+    def is_below_its_limit(self) -> bool:
+        return self.max_in_flight is None or self.held < self.max_in_flight
+
+
+@dataclass(slots=True)
+class Rotation:
+    """The rotation of one queue: the place it has reached, and how many tasks wait in each company's line, and where
+    its next turn is."""
+
     place: Fraction = Fraction(0)
-    has_place: bool = False
+    waiting: dict[str, int] = field(default_factory=dict)
+    places: dict[str, Fraction] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn taken."""
+
+    queue: str
+    company: str
 
 
 def place_after(place: Fraction, weight: int) -> Fraction:
@@ -47,39 +69,61 @@ def share(hands: int, weight: int, total_weight: int, *, others_wait: bool) -> i
     return min(fair, max(hands - 1, 1)) if others_wait else fair
 
 
-@dataclass(slots=True)
-class Rotation:
-    """The rotation of one queue: `take` is the rule."""
+def take(
+    companies: Mapping[str, Company], rotations: Mapping[str, Rotation], queues: Sequence[str], batch: int
+) -> list[Turn]:
+    """The next `batch` turns, in order; moves companies and rotations as the claim would.
 
-    place: Fraction = Fraction(0)
-
-    def take(self, lines: Sequence[Line], batch: int) -> list[str]:
-        """The companies whose turns the next `batch` are, in order; updates the lines as the claim would."""
-        hands = sum(line.held for line in lines) + batch
-        waiting = [line for line in lines if line.waiting and not line.paused]
-        total_weight = sum(line.weight for line in lines if line.held or line in waiting)
-        allowed = {
-            line.company: share(hands, line.weight, total_weight, others_wait=len(waiting) > 1) for line in waiting
-        }
-        for line in waiting:
-            if not line.has_place:
-                line.place, line.has_place = self.place, True
-        turns: list[str] = []
-        for lifted in (False, True):
+    `rotations` are all queues of the cell, `queues` those that are claimed from, in order.
+    """
+    shares = _shares(companies, rotations.values(), batch)
+    for queue in queues:
+        _meet_newcomers(companies, rotations[queue])
+    turns: list[Turn] = []
+    for lifted in (False, True):
+        for queue in queues:
             while len(turns) < batch:
                 able = [
-                    line
-                    for line in waiting
-                    if line.waiting
-                    and (line.max_in_flight is None or line.held < line.max_in_flight)
-                    and (lifted or line.held < allowed[line.company])
+                    name
+                    for name in _waiting(companies, [rotations[queue]])
+                    if companies[name].is_below_its_limit and (lifted or companies[name].held < shares[name])
                 ]
                 if not able:
                     break
-                line = min(able, key=lambda line: (line.place, line.company))
-                self.place = max(self.place, line.place)
-                line.place = place_after(self.place, line.weight)
-                line.waiting -= 1
-                line.held += 1
-                turns.append(line.company)
-        return turns
+                turns.append(Turn(queue, _take_one(companies, rotations[queue], able)))
+    return turns
+
+
+def _shares(companies: Mapping[str, Company], rotations: Iterable[Rotation], batch: int) -> dict[str, int]:
+    waiting = _waiting(companies, rotations)
+    hands = sum(company.held for company in companies.values()) + batch
+    total_weight = sum(company.weight for name, company in companies.items() if company.held or name in waiting)
+    return {name: share(hands, companies[name].weight, total_weight, others_wait=len(waiting) > 1) for name in waiting}
+
+
+def _waiting(companies: Mapping[str, Company], rotations: Iterable[Rotation]) -> set[str]:
+    """The companies that have tasks waiting and may be served."""
+    return {
+        name
+        for rotation in rotations
+        for name, count in rotation.waiting.items()
+        if count and not companies[name].paused
+    }
+
+
+def _meet_newcomers(companies: Mapping[str, Company], rotation: Rotation) -> None:
+    waiting = _waiting(companies, [rotation])
+    for name, place in list(rotation.places.items()):
+        if name not in waiting and place <= rotation.place:
+            del rotation.places[name]
+    for name in waiting:
+        rotation.places.setdefault(name, rotation.place)
+
+
+def _take_one(companies: Mapping[str, Company], rotation: Rotation, able: Iterable[str]) -> str:
+    name = min(able, key=lambda name: (rotation.places[name], name))
+    rotation.place = max(rotation.place, rotation.places[name])
+    rotation.places[name] = place_after(rotation.place, companies[name].weight)
+    rotation.waiting[name] -= 1
+    companies[name].held += 1
+    return name
