@@ -1,0 +1,223 @@
+"""An application: the handlers that a program registers, and its way to the cell where their tasks wait."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from uuid import UUID
+
+from taketurns.assembly.handler import RESERVED_PARAMETERS, Handler, seconds
+from taketurns.engine.errors import ConfigurationError
+from taketurns.engine.registry import Registry
+from taketurns.engine.retry import Backoff
+from taketurns.engine.task import Status
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from taketurns.assembly.client import Client
+    from taketurns.execution.context import Context
+    from taketurns.settings import Settings
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+EXAMPLES: Final = "examples.handlers:tt"
+
+
+class TaskOptions(TypedDict, total=False):
+    """What is said of a type of task: the defaults of its tasks, and how a failed attempt is tried again.
+
+    `retries` is how often at most; `timeout`, seconds or a timedelta, is how long an attempt may take.
+    """
+
+    name: str
+    queue: str
+    priority: int
+    retries: int
+    timeout: float | timedelta | None
+    backoff: Backoff
+
+
+@dataclass(slots=True)
+class StandIn:
+    """Where every application of the process is led during a test, and which of them went there."""
+
+    settings: Settings
+    client: Client
+    applications: set[Taketurns] = field(default_factory=set)
+
+
+_stand_in: StandIn | None = None
+
+
+@contextmanager
+def standing_in(stand_in: StandIn) -> Iterator[None]:
+    """Lead every application of the process elsewhere, for a while."""
+    global _stand_in  # noqa: PLW0603  applications are made before a test, and apart from it
+    before, _stand_in = _stand_in, stand_in
+    try:
+        yield
+    finally:
+        _stand_in = before
+
+
+class Taketurns:
+    """The handlers of a program, and where their tasks go.
+
+    Settings come from the environment (`TAKETURNS_…`) when they are first needed; arguments override them. Leave it
+    as an async context manager, or `close()` it, to close its connections before the event loop ends.
+    """
+
+    def __init__(self, *, database_url: str | None = None, schema: str | None = None) -> None:
+        self.registry = Registry()
+        self._overrides = {"database_url": database_url, "schema_name": schema}
+
+    @overload
+    def task(
+        self, handler: Callable[Concatenate[Context, Parameters], Result], /
+    ) -> Handler[Concatenate[Context, Parameters], Parameters, Result]: ...
+
+    @overload
+    def task(self, handler: Callable[Parameters, Result], /) -> Handler[Parameters, Parameters, Result]: ...
+
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> Definition: ...
+
+    def task(self, handler: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Register a function, async or sync, as the handler of a type of task; its parameters are the payload.
+
+        A parameter annotated `Context`, best the first, is given the context of the attempt instead.
+        Raises ConfigurationError.
+        """
+        definition = Definition(self, options)
+        return definition if handler is None else definition(handler)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in use: those of the environment, with the arguments of this application."""
+        return _stand_in.settings if _stand_in else self._settings
+
+    @property
+    def client(self) -> Client:
+        """What enqueues the tasks of this application."""
+        if _stand_in is None:
+            return self._client
+        _stand_in.applications.add(self)
+        return _stand_in.client
+
+    @cached_property
+    def _settings(self) -> Settings:
+        from taketurns import settings  # noqa: PLC0415
+
+        given = {name: value for name, value in self._overrides.items() if value is not None}
+        return settings.current().model_copy(update=given)
+
+    @cached_property
+    def _client(self) -> Client:
+        from taketurns.assembly.client import Client  # noqa: PLC0415
+
+        return Client(self._settings)
+
+    async def cancel(self, company: str | UUID, task_id: UUID) -> Status | None:
+        """End an unfinished task as cancelled; a handler that runs is told by its worker.
+
+        Answers `cancelled`, the other terminal status that the task has had already, or None when the company has no
+        such task.
+        """
+        return await self.client.cancel(str(company), task_id)
+
+    async def close(self) -> None:
+        """Send the wake-ups that are due and close the connections; what is done later opens new ones."""
+        if "_client" in vars(self):
+            await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Definition:
+    """What was said of a type with `@tt.task(...)`, waiting for its handler."""
+
+    def __init__(self, application: Taketurns, options: TaskOptions) -> None:
+        self._application = application
+        self._options = options
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, Parameters], Result], /
+    ) -> Handler[Concatenate[Context, Parameters], Parameters, Result]: ...
+
+    @overload
+    def __call__(self, handler: Callable[Parameters, Result], /) -> Handler[Parameters, Parameters, Result]: ...
+
+    def __call__(self, handler: Callable[..., Any], /) -> Any:
+        from taketurns.execution.context import Context  # noqa: PLC0415
+
+        options: dict[str, Any] = dict(self._options)
+        if "retries" in options:
+            options["max_retries"] = options.pop("retries")
+        if "timeout" in options:
+            options["timeout_seconds"] = seconds(options.pop("timeout"))
+        task_type = self._application.registry.add(handler, context_type=Context, **options)
+        for name in RESERVED_PARAMETERS.intersection(task_type.payload_model.model_fields):
+            hint = ": the company of a task is `context.company_id`" if name == "company" else ""
+            raise ConfigurationError(
+                f"type {task_type.name!r}: a parameter cannot be called {name!r}, as an argument of enqueue is{hint}"
+            )
+        return Handler(self._application, task_type)
+
+
+def load_application(name: str | None) -> Taketurns:
+    """The application that `module:variable` names; the module may be in the working directory.
+
+    Without a name: the examples in a checkout of Taketurns, elsewhere an application that knows no type.
+    Raises ConfigurationError, which says what is wrong with the name.
+    """
+    if name is not None:
+        _look_for_modules_in(Path.cwd())
+        return _load(name)
+    checkout = Path(__file__).parents[3]
+    if not (checkout / "examples" / "handlers.py").is_file():
+        return Taketurns()
+    _look_for_modules_in(checkout)
+    return _load(EXAMPLES)
+
+
+def _look_for_modules_in(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _load(name: str) -> Taketurns:
+    module_name, _, variable = name.partition(":")
+    if not module_name or not variable:
+        raise ConfigurationError(f"an application is named as module:variable, such as shop.tasks:tt, not {name!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigurationError(
+            f"cannot load {name!r}: there is no module {error.name!r}, neither installed nor in {Path.cwd()}"
+        ) from error
+    application = getattr(module, variable, None)
+    if not isinstance(application, Taketurns):
+        there = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Taketurns)]
+        raise ConfigurationError(
+            f"cannot load {name!r}: {module_name} has no Taketurns called {variable!r}, "
+            + (f"but {' and '.join(there)}" if there else "write `tt = Taketurns()` in it")
+        )
+    return application
