@@ -5,11 +5,15 @@ their own; its role needs no other right than that.
 """
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from taketurns.storage.embedded.server import quick_directory
 from tests.servers import DatabaseServer, drop_template, shared_server
 
 _RUN = "TAKETURNS_TEST_RUN"  # names one run to all its processes: pytest-xdist's workers inherit it
@@ -41,6 +45,15 @@ def empty_database_url(postgres_server: DatabaseServer) -> Iterator[str]:
     """The address of a fresh database without the schema."""
     with postgres_server.database() as url:
         yield url
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """An empty directory that every user may enter: the server is not root when the tests are."""
+    directory = Path(tempfile.mkdtemp(dir=quick_directory(), prefix="taketurns-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="session")

@@ -2,20 +2,15 @@
 
 import contextlib
 import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from taketurns.storage import schema
-from taketurns.storage.embedded import PostgresServer
-from taketurns.storage.embedded.server import UNSAFE_SETTINGS
+from taketurns.storage import embedded, schema
 
 ADDRESS = "TAKETURNS_TEST_DATABASE_URL"
 
@@ -84,17 +79,8 @@ def shared_server(run: str) -> Iterator[DatabaseServer]:
     if address := os.environ.get(ADDRESS):
         yield DatabaseServer(address, run)
     else:
-        home = fast_directory() / f"taketurns-test-{run}"
-        with PostgresServer(home, settings=UNSAFE_SETTINGS, discard=True) as server:
+        with embedded.throwaway(f"test-{run}") as server:
             yield DatabaseServer(server.url(), run)
-
-
-def fast_directory() -> Path:
-    """Where data is quickest: in memory if there is room, for to make a database is to make 300 files."""
-    memory = Path("/dev/shm")  # noqa: S108  the server's directories get names of their own and checked owners
-    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
-        return memory
-    return Path(tempfile.gettempdir())
 
 
 def drop_template(run: str) -> None:

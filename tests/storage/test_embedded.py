@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,6 @@ from taketurns.storage.embedded import (
     binaries,
 )
 from taketurns.storage.embedded.server import UNSAFE_SETTINGS
-from tests.servers import fast_directory
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as another user only for root")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
@@ -43,13 +41,10 @@ with PostgresServer(pathlib.Path(sys.argv[1]), discard="discard" in sys.argv) as
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
-    """A directory that every user may enter, and that no process may be left in."""
-    directory = Path(tempfile.mkdtemp(dir=fast_directory(), prefix="taketurns-embedded-"))
-    directory.chmod(0o755)
-    yield directory / "home"
-    wait_until(lambda: not processes_naming(directory))
-    shutil.rmtree(directory)
+def home(open_directory: Path) -> Iterator[Path]:
+    """Where a server may live that no process may be left of."""
+    yield open_directory / "home"
+    wait_until(lambda: not processes_naming(open_directory))
 
 
 @pytest.fixture

@@ -48,6 +48,10 @@ class Children:
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
     @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
     def pids(self) -> dict[str, int]:
         """The process ids of those that run, by the names of their programs."""
         return {name: process.pid for name, process in self._running.items()}

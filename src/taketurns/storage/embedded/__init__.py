@@ -9,7 +9,7 @@ from taketurns.storage.embedded.errors import (
     ServerNotStarted,
     WrongDataVersion,
 )
-from taketurns.storage.embedded.server import PostgresServer
+from taketurns.storage.embedded.server import PostgresServer, throwaway
 
 __all__ = [
     "BinariesNotFound",
@@ -17,4 +17,5 @@ __all__ = [
     "PostgresServer",
     "ServerNotStarted",
     "WrongDataVersion",
+    "throwaway",
 ]

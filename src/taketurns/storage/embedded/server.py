@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import urllib.parse
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ UNSAFE_SETTINGS: Mapping[str, str] = {
     "synchronous_commit": "off",
     "max_connections": "200",
 }
-"""For data that may be lost: tests and demonstrations."""
+"""For data that may be lost."""
 
 
 @dataclass(frozen=True)
@@ -362,6 +363,23 @@ class PostgresServer:
         except FileNotFoundError:
             said = ["(nothing)"]
         return ServerNotStarted("\n".join([f"PostgreSQL in {self.home} {what}. It said:", *said]))
+
+
+def throwaway(name: str | None = None) -> PostgresServer:
+    """A server for tests and measurements: quick, unsafe, and deleted with its last user.
+
+    Users that give the same name share one.
+    """
+    home = quick_directory() / f"taketurns-throwaway-{name or uuid.uuid4().hex[:12]}"
+    return PostgresServer(home, settings=UNSAFE_SETTINGS, discard=True)
+
+
+def quick_directory() -> Path:
+    """In memory if there is room, for to make a database is to make 300 files."""
+    memory = Path("/dev/shm")  # noqa: S108  the home gets a name of its own
+    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
+        return memory
+    return Path(tempfile.gettempdir())
 
 
 def _reachable_home(home: Path, public: Path) -> Path:
