@@ -7,8 +7,6 @@ holds beyond them (a trigger, a function without a file) is drift as well.
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 from alembic.util.exc import CommandError
 from sqlalchemy import create_engine
@@ -17,9 +15,8 @@ from taketurns.storage import drift, embedded, schema
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory() as home, embedded.PostgresServer(Path(home)) as server:
-        server.create_database("check_schema")
-        url = server.url("check_schema")
+    with embedded.throwaway() as server:
+        url = server.create_database("check_schema")
         schema.upgrade(url)
         complaints = []
         try:

@@ -1,0 +1,142 @@
+"""The commands, and what they have in common: options that stand above the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from taketurns.settings import Settings
+
+app = typer.Typer(
+    name="taketurns",
+    help="Background tasks for software that serves many companies: no company can starve another.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+db = typer.Typer(name="db", help="The schema of the database.", no_args_is_help=True)
+app.add_typer(db)
+
+App = Annotated[
+    str | None,
+    typer.Option("--app", metavar="MODULE:VARIABLE", help="Where the handlers are; TAKETURNS_APP otherwise."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def settings_with(**options: Any) -> Settings:
+    """The settings of the environment, with the options that were given above them.
+
+    Leaves with exit code 2 and a line for each setting that is wrong.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from taketurns.settings import Settings  # noqa: PLC0415
+
+    try:
+        return Settings(**{name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        for wrong in error.errors(include_url=False, include_input=False):
+            name = ".".join(str(part) for part in wrong["loc"])
+            typer.echo(f"TAKETURNS_{name.upper().removeprefix('TAKETURNS_')}: {wrong['msg']}", err=True)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def up(
+    application: App = None,
+    home: Annotated[
+        Path | None, typer.Option(envvar="TAKETURNS_HOME", help="Where the embedded server keeps its data.")
+    ] = None,
+    pg_bin: Annotated[
+        Path | None, typer.Option(envvar="TAKETURNS_PG_BIN", help="Where PostgreSQL's programs are.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API.")] = None,
+) -> None:
+    """Run everything here: PostgreSQL, API, worker, a mail sink, and three companies to try it with."""
+    from taketurns.cli import up as everything  # noqa: PLC0415
+
+    raise typer.Exit(everything.run(settings_with(app=application, port=port), home=home, programs=pg_bin))
+
+
+@app.command()
+def api(
+    application: App = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+) -> None:
+    """Serve the REST API."""
+    from taketurns.cli import processes  # noqa: PLC0415
+
+    processes.serve_api(settings_with(app=application, host=host, port=port))
+
+
+@app.command()
+def worker(
+    application: App = None,
+    queues: Annotated[str | None, typer.Option(help="Queues to serve, separated by commas.")] = None,
+    concurrency: Annotated[int | None, typer.Option("--concurrency", "-c", help="Handlers that run at once.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of the metrics; 0 picks a free one.")] = None,
+) -> None:
+    """Take turns and run handlers until told to stop: once drains, twice leaves at once."""
+    from taketurns.cli import processes  # noqa: PLC0415
+
+    processes.run_worker(
+        settings_with(app=application, queues=queues, concurrency=concurrency, metrics_port=metrics_port)
+    )
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at the server's settings and at what holds it back; exits 1 when something must be mended."""
+    from taketurns.cli import examination  # noqa: PLC0415
+
+    raise typer.Exit(examination.doctor(settings_with(), as_json=as_json))
+
+
+@app.command()
+def openapi(application: App = None) -> None:
+    """Print the OpenAPI document."""
+    import json  # noqa: PLC0415
+
+    from taketurns import assembly  # noqa: PLC0415
+
+    settings = settings_with(app=application)
+    document = assembly.build_api(settings, assembly.load_registry(settings)).openapi()
+    typer.echo(json.dumps(document, indent=2))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed  # noqa: PLC0415
+
+    typer.echo(installed("taketurns"))
+
+
+@db.command()
+def upgrade(revision: str = "head") -> None:
+    """Build the schema, or bring it to the newest revision."""
+    from taketurns.cli import examination  # noqa: PLC0415
+
+    raise typer.Exit(examination.upgrade(settings_with(), revision))
+
+
+@db.command()
+def check() -> None:
+    """Say whether the schema is at the newest revision; exits 1 when it is not."""
+    from taketurns.cli import examination  # noqa: PLC0415
+
+    raise typer.Exit(examination.check(settings_with()))
+
+
+@db.command()
+def url() -> None:
+    """Print the address of the database, without its password."""
+    from sqlalchemy import make_url  # noqa: PLC0415
+
+    typer.echo(make_url(settings_with().database_url).render_as_string(hide_password=True))
