@@ -11,7 +11,7 @@ from uuid import UUID
 
 from taketurns.assembly import background
 from taketurns.brokers.postgres import PostgresBroker
-from taketurns.brokers.postgres.transaction import ASYNC, SYNC, enqueue_in
+from taketurns.brokers.postgres.transaction import enqueue_in, is_async, is_sync
 from taketurns.engine.errors import InvalidOption
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.settings import Settings
@@ -34,8 +34,12 @@ class Client:
         if transaction is None:
             async with self.broker() as broker:
                 return await broker.enqueue(company, tasks, at=self.now())
-        if not isinstance(transaction, SYNC + ASYNC):
-            raise InvalidOption("session", _not_a_transaction(transaction))
+        if not (is_sync(transaction) or is_async(transaction)):
+            raise InvalidOption(
+                "session",
+                "must be a session of SQLAlchemy (or, as `connection`, a connection of SQLAlchemy or psycopg),"
+                f" not {_kind(transaction)}",
+            )
         return await enqueue_in(
             transaction,
             self._settings.schema_name,
@@ -47,7 +51,7 @@ class Client:
 
     def submit_sync(self, company: str, tasks: Sequence[NewTask], *, transaction: object = None) -> list[Enqueued]:
         """Like `submit`, for code that cannot await."""
-        if isinstance(transaction, ASYNC):
+        if is_async(transaction):
             raise InvalidOption("session", f"must be a sync one here: await `enqueue` with {_kind(transaction)}")
         submission = self.submit(company, tasks, transaction=transaction)
         if transaction is None:
@@ -105,13 +109,6 @@ async def close(broker: PostgresBroker) -> None:
     """Send the wake-ups that are due and close the broker's connections."""
     await broker.notifier.flush()
     await broker.database.close()
-
-
-def _not_a_transaction(given: object) -> str:
-    return (
-        "must be a session of SQLAlchemy (or, as `connection`, a connection of SQLAlchemy or psycopg), not"
-        f" {_kind(given)}; the arguments of a handler are given by name"
-    )
 
 
 def _kind(value: object) -> str:

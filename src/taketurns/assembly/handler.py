@@ -75,6 +75,8 @@ class Options:
 class Handler(Generic[Call, Payload, Result]):
     """A registered function. Its arguments are given by name when a task is enqueued; the context is not given."""
 
+    __name__: str
+
     def __init__(self, application: Taketurns, task_type: TaskType, options: Options | None = None) -> None:
         functools.update_wrapper(cast(Any, self), task_type.handler)
         self.type = task_type
@@ -273,8 +275,8 @@ def _check_key(key: str) -> None:
 
 
 def _one_of(session: object, connection: object, positional: tuple[object, ...] = ()) -> object:
-    if positional:
-        raise TypeError("a handler's arguments are given by name: enqueue(company=…, invoice_id=7)")
+    if positional or not all(holder is None or hasattr(holder, "execute") for holder in (session, connection)):
+        raise TypeError("the arguments of a handler are given by name: enqueue(company=…, invoice_id=7)")
     if session is not None and connection is not None:
         raise InvalidOption("connection", "cannot be combined with session: give one of the two")
     return connection if session is None else session

@@ -7,6 +7,7 @@ any driver, each of them for sync or async code. The caller's search path does n
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -16,8 +17,6 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import tuple_row
 from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection as SqlAsyncConnection
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from taketurns.brokers.postgres.broker import enqueue_arguments, enqueued_tasks
@@ -25,9 +24,6 @@ from taketurns.brokers.postgres.wakeups import channel
 from taketurns.engine.errors import UnknownCompany
 from taketurns.engine.task import Enqueued, NewTask
 from taketurns.storage.database import Row
-
-SYNC: Final = (Connection, Session, scoped_session, SqlConnection)
-ASYNC: Final = (AsyncConnection, AsyncSession, async_scoped_session, SqlAsyncConnection)
 
 # The parameters of enqueue.sql after the company, in order.
 PARAMETERS: Final = {
@@ -58,6 +54,21 @@ order by e.number
 """
 
 
+def is_sync(holder: object) -> bool:
+    """Whether a transaction can be open on this, for sync code."""
+    return isinstance(holder, Connection | Session | scoped_session | SqlConnection)
+
+
+def is_async(holder: object) -> bool:
+    """Whether a transaction can be open on this, for async code."""
+    if isinstance(holder, AsyncConnection):
+        return True
+    # Not imported here: it cannot be without greenlet, which only those have who use it.
+    if (module := sys.modules.get("sqlalchemy.ext.asyncio")) is None:
+        return False
+    return isinstance(holder, module.AsyncSession | module.async_scoped_session | module.AsyncConnection)
+
+
 async def enqueue_in(
     transaction: object,
     schema: str,
@@ -68,7 +79,7 @@ async def enqueue_in(
     request_id: str | None = None,
     at: datetime | None = None,
 ) -> list[Enqueued]:
-    """Enqueue in a transaction that is open on one of SYNC or ASYNC; one of SYNC is never awaited.
+    """Enqueue in the transaction that is open on `transaction`; nothing is awaited when that `is_sync`.
 
     Raises UnknownCompany and IdempotencyConflict, both of which leave the transaction as it was.
     """
