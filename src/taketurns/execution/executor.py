@@ -83,12 +83,12 @@ class Attempt:
         "_done",
         "_executor",
         "_has_begun",
-        "_has_ended",
         "_is_overdue",
         "_loop",
         "_timer",
         "_type",
         "context",
+        "has_ended",
         "is_cancelled",
         "seconds",
         "started_at",
@@ -107,7 +107,8 @@ class Attempt:
         self._type: TaskType | None = None
         self._asyncio_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._has_begun = self._has_ended = self._is_overdue = False
+        self.has_ended = False
+        self._has_begun = self._is_overdue = False
 
     def begin(self) -> None:
         """Call the handler. Only Executor.start does."""
@@ -121,14 +122,14 @@ class Attempt:
             self._timer = self._loop.call_later(limit, self._overdue, limit)
         if self._type.is_async:
             task = _begin_coroutine(self._run(self._type), self._loop)
-            if not self._has_ended:
+            if not self.has_ended:
                 self._asyncio_task = task
         else:
             self._executor.threads.submit(partial(self._run_in_thread, self._type))
 
     def cancel(self) -> None:
         """Tell the handler to stop: an async one is cancelled, a sync one finds `ctx.cancelled` set."""
-        if not self._has_ended:
+        if not self.has_ended:
             self.is_cancelled = True
             self._stop()
 
@@ -190,9 +191,9 @@ class Attempt:
         self._timer = self._loop.call_later(NUDGE_SECONDS, self._overdue, limit)
 
     def _end(self, ending: Ending) -> None:
-        if self._has_ended:
+        if self.has_ended:
             return
-        self._has_ended = True
+        self.has_ended = True
         self._asyncio_task = None
         if self._timer is not None:
             self._timer.cancel()

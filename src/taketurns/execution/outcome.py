@@ -55,7 +55,7 @@ def report(task: ClaimedTask, ending: Ending, *, backoff: Backoff) -> Report:
         case Returned(value):
             return _completed(task, value, backoff)
         case Raised(Fail() as error):
-            return Report(task, Outcome.FAILED, error=storable.clean(storable.message(error)))
+            return Report(task, Outcome.FAILED, error=storable.clean(storable.said(error)))
         case Raised() | TimedOut():
             return _tried_again(task, _complaint(ending), delay=_asked_delay(ending), backoff=backoff)
         case Cancelled():
@@ -82,7 +82,7 @@ def _tried_again(task: ClaimedTask, error: str, *, delay: float | None, backoff:
 def _complaint(ending: Raised | TimedOut) -> str:
     match ending:
         case Raised(Retry() as error):
-            return storable.clean(storable.message(error))
+            return storable.clean(storable.said(error))
         case Raised(error):
             return storable.error_text(error)
         case TimedOut(seconds, has_stopped):

@@ -52,13 +52,17 @@ def error_text(error: BaseException) -> str:
 
 
 def message(error: BaseException) -> str:
-    """`ValueError: what it says`, whatever the error's own `__str__` does."""
-    name = type(error).__name__
+    """`ValueError: what it says`."""
+    name, words = type(error).__name__, said(error)
+    return f"{name}: {words}" if words else name
+
+
+def said(error: BaseException) -> str:
+    """What an error says, whatever its own `__str__` does."""
     try:
-        said = str(error)
+        return str(error)
     except Exception as unsayable:
-        said = f"(its message cannot be shown: {type(unsayable).__name__})"
-    return f"{name}: {said}" if said else name
+        return f"(its message cannot be shown: {type(unsayable).__name__})"
 
 
 def clean(text: str) -> str:

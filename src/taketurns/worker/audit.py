@@ -1,0 +1,112 @@
+"""Compares what a worker holds with the rows that say so.
+
+A task in hand without its row was cancelled or taken back: its attempt is told to stop. A row without a task in hand
+was claimed, and the answer never came: it is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, select
+from structlog.typing import FilteringBoundLogger
+
+from taketurns import telemetry
+from taketurns.engine.broker import Broker
+from taketurns.engine.task import ClaimedTask
+from taketurns.storage.database import Database
+from taketurns.storage.models import ProcessingTask
+from taketurns.telemetry import Event
+from taketurns.worker.claiming import Claiming
+from taketurns.worker.hands import Hands
+from taketurns.worker.lease import Lease
+from taketurns.worker.settling import Settler
+
+Claim = tuple[UUID, UUID]
+
+
+class Audit:
+    """A duty of every worker."""
+
+    name = "audit"
+
+    def __init__(
+        self,
+        broker: Broker,
+        database: Database,
+        *,
+        lease: Lease,
+        claiming: Claiming,
+        hands: Hands,
+        settler: Settler,
+        every_seconds: float,
+    ) -> None:
+        self._broker = broker
+        self._database = database
+        self._lease = lease
+        self._claiming = claiming
+        self._hands = hands
+        self._settler = settler
+        self._every_seconds = every_seconds
+        self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
+
+    async def step(self) -> float:
+        """While no claim is under way. What comes or goes during the look is left to the next one."""
+        if self._lease.worker_id is None or not self._lease.is_held:
+            return self._every_seconds
+        async with self._claiming.under_way:
+            running, waiting = set(self._hands.running), list(self._hands.waiting)
+            busy = _claims(self._hands.tasks()) | _claims(self._settler.tasks())
+            rows = await self._database.fetch(_rows_of(self._lease.worker_id))
+            busy |= _claims(self._settler.tasks())
+        held = {(row[1], row[-1]): row for row in rows}
+        self._hands.forget(
+            [attempt for attempt in running & self._hands.running if _claim(attempt.task) not in held],
+            [task for task in waiting if task in self._hands.waiting and _claim(task) not in held],
+        )
+        await self._release([_task(row) for claim, row in held.items() if claim not in busy])
+        return self._every_seconds
+
+    async def _release(self, ghosts: list[ClaimedTask]) -> None:
+        if ghosts:
+            released = await self._broker.release(ghosts)
+            telemetry.TASKS_RELEASED.inc(len(released))
+            self._log.warning(Event.GHOSTS_RELEASED, count=len(released))
+
+
+def _claim(task: ClaimedTask) -> Claim:
+    return task.task_id, task.claim_token
+
+
+def _claims(tasks: Iterable[ClaimedTask]) -> set[Claim]:
+    return {_claim(task) for task in tasks}
+
+
+_PLACE = (
+    "company_id",
+    "task_id",
+    "type",
+    "queue",
+    "priority",
+    "run_after",
+    "retry_count",
+    "rescue_count",
+    "event_number",
+    "claimed_at",
+    "claim_token",
+)
+
+
+def _rows_of(worker_id: UUID) -> Select[Any]:
+    columns = (getattr(ProcessingTask, name) for name in _PLACE)
+    return select(*columns).where(ProcessingTask.worker_id == worker_id)
+
+
+def _task(row: tuple[Any, ...]) -> ClaimedTask:
+    """As much of the task as it takes to release it."""
+    place = dict(zip(_PLACE, row, strict=True))
+    return ClaimedTask(
+        **place, payload="{}", max_retries=0, timeout_seconds=None, request_id=None, created_at=place["claimed_at"]
+    )

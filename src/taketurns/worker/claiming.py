@@ -1,0 +1,172 @@
+"""Takes turns: claims as many tasks as there are free hands, whenever there may be some.
+
+There may be some after a wake-up, after a claim that came back full, after a settlement (a company at its limit has
+room again), and at every poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from taketurns import telemetry
+from taketurns.engine.broker import Broker
+from taketurns.engine.registry import TYPE_NAME, Registry
+from taketurns.engine.task import ClaimedTask
+from taketurns.telemetry import Event
+from taketurns.worker.hands import Hands
+from taketurns.worker.lease import Lease
+from taketurns.worker.rounds import AFTER_FAILURE, signal_within, tell_failure
+from taketurns.worker.settling import Settler
+
+MET_MOST = 1_000
+
+
+class Prospects:
+    """Whether a claim is worth making."""
+
+    def __init__(self) -> None:
+        self.has_work = True
+        self._change = asyncio.Event()
+
+    def work_may_wait(self) -> None:
+        """Somebody may have got work, or room for it."""
+        self.has_work = True
+        self._change.set()
+
+    def have_changed(self) -> None:
+        """A hand is free, or it is time to stop."""
+        self._change.set()
+
+    async def change(self, *, within: float) -> None:
+        """Wait for the next change."""
+        await signal_within(self._change, within)
+        self._change.clear()
+
+
+class Claiming:
+    """The claims of one worker, one at a time."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        prospects: Prospects,
+        lease: Lease,
+        hands: Hands,
+        settler: Settler,
+        registry: Registry,
+        queues: Sequence[str],
+        batch: int | None,
+        poll_seconds: float,
+    ) -> None:
+        self.under_way = asyncio.Lock()  # held by a claim, or to keep claims away
+        self._broker = broker
+        self._lease = lease
+        self._hands = hands
+        self._settler = settler
+        self._registry = registry
+        self._queues = list(queues)
+        self._batch = batch or hands.capacity
+        self._poll_seconds = poll_seconds
+        self._prospects = prospects
+        self._is_stopping = False
+        self._met: set[str] = set()
+        self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
+
+    def stop(self) -> None:
+        """Claim no more. What a claim under way brings is released."""
+        self._is_stopping = True
+        self._prospects.have_changed()
+
+    async def run(self) -> None:
+        """Claim until stopped, through whatever failures."""
+        failures = 0
+        poll_at = 0.0
+        while not self._is_stopping:
+            until_poll = poll_at - time.monotonic()
+            if not self.room:
+                await self._prospects.change(within=self._poll_seconds)
+                continue
+            if not self._prospects.has_work and until_poll > 0:
+                await self._prospects.change(within=until_poll)
+                continue
+            try:
+                await self.step()
+                failures, poll_at = 0, time.monotonic() + self._poll_seconds
+            except Exception as error:
+                tell_failure(self._log, Event.CLAIM_FAILED, error)
+                poll_at = time.monotonic() + AFTER_FAILURE.delay(failures)
+                failures += 1
+
+    @property
+    def room(self) -> int:
+        """How many tasks may be claimed."""
+        if not self._lease.is_held:
+            return 0
+        return min(self._hands.free, self._batch, self._settler.room)
+
+    async def step(self, *, most: int | None = None) -> int:
+        """Claim once and start what was claimed; answers how many tasks that was."""
+        worker_id = self._lease.worker_id
+        room = self.room if most is None else min(self.room, most)
+        if worker_id is None or room < 1:
+            return 0
+        self._prospects.has_work = False
+        async with self.under_way:
+            began = time.monotonic()
+            tasks = await self._broker.claim(
+                worker_id, queues=self._queues, batch=room, skipped_types=self._skipped_types()
+            )
+            self._count(tasks, room, time.monotonic() - began)
+            self._begin(tasks, worker_id is self._lease.worker_id and self._lease.is_held)
+        if len(tasks) == room:
+            self._prospects.work_may_wait()
+        return len(tasks)
+
+    def _begin(self, tasks: Sequence[ClaimedTask], is_ours: bool) -> None:
+        if not is_ours or self._is_stopping:
+            self._settler.release(tasks)
+            return
+        if unknown := [task for task in tasks if self._is_for_others(task.type)]:
+            for task in unknown:
+                self._meet(task.type)
+            self._settler.release(unknown)
+            tasks = [task for task in tasks if not self._is_for_others(task.type)]
+        self._hands.take(tasks)
+
+    def _is_for_others(self, type: str) -> bool:
+        """A type that this worker does not know, and another might; a name that no type can have is for nobody."""
+        return type not in self._registry and TYPE_NAME.fullmatch(type) is not None
+
+    def _meet(self, type: str) -> None:
+        if type not in self._met:
+            self._log.warning(Event.TASK_TYPE_UNKNOWN, type=type)
+        if len(self._met) >= MET_MOST:
+            self._met.clear()
+        self._met.add(type)
+
+    def _skipped_types(self) -> list[str]:
+        """What others have published, or this worker has met, and does not know."""
+        return [name for name in self._lease.published_types | self._met if name not in self._registry]
+
+    def _count(self, tasks: Sequence[ClaimedTask], room: int, seconds: float) -> None:
+        telemetry.CLAIM_SECONDS.observe(seconds)
+        telemetry.CLAIM_BATCH_SIZE.observe(len(tasks))
+        _CLAIMS[_result(len(tasks), room)].inc()
+        self._settler.tally.claimed += len(tasks)
+        if tasks:
+            self._lease.last_claim_at = time.monotonic()
+            self._log.debug(Event.TASKS_CLAIMED, count=len(tasks), asked=room)
+
+
+def _result(count: int, room: int) -> str:
+    if count == 0:
+        return "empty"
+    return "full" if count == room else "partial"
+
+
+_CLAIMS = {result: telemetry.CLAIMS.labels(result) for result in ("full", "partial", "empty")}

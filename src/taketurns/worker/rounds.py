@@ -1,0 +1,59 @@
+"""Doing something again and again: waits that end early, and duties of which one that fails never stops another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from taketurns import telemetry
+from taketurns.engine.errors import Unavailable
+from taketurns.engine.retry import Backoff
+from taketurns.telemetry import Event
+
+AFTER_FAILURE: Final = Backoff(first_seconds=0.1, ceiling_seconds=5.0)
+
+
+class Duty(Protocol):
+    """Something a worker does in rounds. `step` is one round, and answers the seconds until the next one."""
+
+    name: str
+
+    async def step(self) -> float: ...
+
+
+async def keep(duty: Duty) -> None:
+    """Do a duty's rounds until cancelled, whatever they raise."""
+    log: FilteringBoundLogger = telemetry.logger("worker").bind()
+    failures = 0
+    while True:
+        try:
+            pause = await duty.step()
+            failures = 0
+        except Exception as error:
+            telemetry.DUTIES_FAILED.labels(duty.name).inc()
+            tell_failure(log, Event.DUTY_FAILED, error, duty=duty.name)
+            pause = AFTER_FAILURE.delay(failures)
+            failures += 1
+        await asyncio.sleep(pause)
+
+
+async def signal_within(signal: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for a signal for so long at most; whether it came."""
+    if signal.is_set():
+        return True
+    try:
+        async with asyncio.timeout(seconds):
+            await signal.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def tell_failure(log: FilteringBoundLogger, event: Event, error: Exception, **fields: object) -> None:
+    """A database that is away is a matter of one line, anything else one of a traceback."""
+    if isinstance(error, Unavailable):
+        log.warning(event, error=str(error), **fields)
+    else:
+        log.error(event, error=repr(error), exc_info=error, **fields)

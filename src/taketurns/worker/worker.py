@@ -1,0 +1,285 @@
+"""A worker: its parts, put together, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from structlog.typing import FilteringBoundLogger
+
+from taketurns import telemetry
+from taketurns.engine.broker import Broker
+from taketurns.engine.errors import Unavailable
+from taketurns.engine.registry import Registry
+from taketurns.engine.task import Outcome, PassReport
+from taketurns.execution import Executor
+from taketurns.storage.database import Database
+from taketurns.telemetry import Event, SeriesByType
+from taketurns.worker import metrics
+from taketurns.worker.audit import Audit
+from taketurns.worker.claiming import Claiming, Prospects
+from taketurns.worker.hands import Hands
+from taketurns.worker.lease import Holder, Lease
+from taketurns.worker.listening import Listening
+from taketurns.worker.rounds import Duty, keep, signal_within
+from taketurns.worker.settling import Settler
+from taketurns.worker.upkeep import MOST, Heal, Promote, Prune, Rescue
+
+LEAVE_SECONDS: Final = 2.0  # what handlers have to stop in once the grace is over
+PASS_LEASE_SECONDS: Final = 5.0  # what a pass waits for its lease
+
+
+class Worker:
+    """Takes turns until stopped.
+
+    Up to `concurrency` handlers run at once. A claim takes as many tasks as there are free hands, or up to `batch`,
+    which may be more: those wait in the worker's hand. After `stop`, running handlers are waited for, without
+    `shutdown_grace_seconds` for as long as it takes. `end_process` is what a lost lease ends the process with, when
+    handlers do not stop in time.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        database: Database,
+        registry: Registry,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 16,
+        batch: int | None = None,
+        poll_seconds: float = 1.0,
+        beat_seconds: float = 3.0,
+        stale_after_seconds: float = 15.0,
+        max_rescues: int = 3,
+        shutdown_grace_seconds: float | None = None,
+        keep_completed: timedelta = timedelta(days=7),
+        keep_stopped: timedelta = timedelta(days=30),
+        name: str = "",
+        end_process: Callable[[int], None] | None = os._exit,
+    ) -> None:
+        self.left_running = 0
+        self._broker = broker
+        self._shutdown_grace_seconds = shutdown_grace_seconds
+        self._has_to_stop = asyncio.Event()
+        self._is_running = False
+        self._parts: list[asyncio.Task[None]] = []
+        self._recovery: asyncio.Task[None] | None = None
+        self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
+
+        prospects = Prospects()
+        self.executor = Executor(registry, threads=concurrency)
+        self.lease = Lease(
+            url=database.url,
+            schema=database.schema,
+            holder=Holder(queues=queues, types=tuple(registry), concurrency=concurrency, name=name),
+            beat_seconds=beat_seconds,
+            stale_after_seconds=stale_after_seconds,
+            on_taken=prospects.work_may_wait,
+            on_lost=self._lease_was_lost,
+            end_process=end_process,
+        )
+        self.settler = Settler(
+            broker,
+            SeriesByType(registry.names, outcomes=[outcome.value for outcome in Outcome]),
+            on_settled=prospects.work_may_wait,
+        )
+        self.hands = Hands(
+            self.executor,
+            self.settler,
+            concurrency=concurrency,
+            capacity=batch or concurrency,
+            on_free=prospects.have_changed,
+        )
+        self.claiming = Claiming(
+            broker,
+            prospects=prospects,
+            lease=self.lease,
+            hands=self.hands,
+            settler=self.settler,
+            registry=registry,
+            queues=queues,
+            batch=batch,
+            poll_seconds=poll_seconds,
+        )
+        self.listening = Listening(broker, queues=queues, on_work=prospects.work_may_wait)
+        self._audit = Audit(
+            broker,
+            database,
+            lease=self.lease,
+            claiming=self.claiming,
+            hands=self.hands,
+            settler=self.settler,
+            every_seconds=beat_seconds,
+        )
+        self._upkeep: tuple[Duty, ...] = (
+            Rescue(
+                broker,
+                database,
+                lease=self.lease,
+                stale_after_seconds=stale_after_seconds,
+                max_rescues=max_rescues,
+            ),
+            Promote(broker, lease=self.lease),
+            Prune(broker, keep_completed=keep_completed, keep_stopped=keep_stopped),
+            Heal(broker),
+        )
+
+    async def run(self) -> None:
+        """Take turns until `stop`. Raises what a part of it died of, after an orderly end (fault 110)."""
+        async with self._at_work():
+            self._begin(self.claiming.run(), "claiming")
+            self._begin(self.listening.run(), "listening")
+            for duty in self._upkeep:
+                self._begin(keep(duty), duty.name)
+            await self._has_to_stop.wait()
+
+    async def run_pass(self, *, limit: int) -> PassReport:
+        """Make due tasks pending, process until `limit` tasks were claimed or none is left, and stop."""
+        async with self._at_work():
+            await self._lease_or_unavailable()
+            while (await self._broker.promote(most=MOST)).count >= MOST:
+                pass
+            await self._process(limit)
+        return self.settler.tally
+
+    def stop(self) -> None:
+        """Claim no more, release what was not started, let running handlers end, and leave. From the event loop."""
+        self._has_to_stop.set()
+
+    @property
+    def held(self) -> int:
+        """Tasks in hand."""
+        return self.hands.held
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Seconds since the last beat."""
+        return self.lease.heartbeat_age
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it works and its lease is held."""
+        return self._is_running and self.lease.is_held and not any(part.done() for part in self._parts)
+
+    @asynccontextmanager
+    async def _at_work(self) -> AsyncIterator[None]:
+        """With a lease, and something that settles; in the end, an orderly stop."""
+        self._log.info(Event.WORKER_STARTED)
+        self._is_running = True
+        metrics.measure(self)
+        self.lease.open()
+        settling = asyncio.create_task(self.settler.run(may_go_on=lambda: self.lease.is_held), name="settling")
+        self._begin(keep(self._audit), self._audit.name)
+        try:
+            yield
+        finally:
+            await self._leave(settling)
+            metrics.forget(self)
+            self._is_running = False
+            self._log.info(Event.WORKER_STOPPED, left_running=self.left_running)
+        self._raise_what_parts_died_of()
+
+    async def _leave(self, settling: asyncio.Task[None]) -> None:
+        """The lease is beaten to the very end (fault 102), and what is done is settled before it (fault 105)."""
+        self._log.info(Event.WORKER_STOPPING, held=self.held)
+        self.claiming.stop()
+        self.hands.close()
+        await self._end_part("claiming")
+        if not await signal_within(self.hands.is_empty, self._shutdown_grace_seconds):
+            await self._leave_handlers()
+        for part in self._parts:
+            part.cancel()
+        await asyncio.gather(*self._parts, return_exceptions=True)
+        self.settler.close()
+        await settling
+        if self._recovery is not None:
+            self._recovery.cancel()
+        await self.lease.close()
+        self.executor.close()
+
+    async def _leave_handlers(self) -> None:
+        """Fault 103: one that does not stop must not keep the process."""
+        self.hands.stop_all()
+        if not await signal_within(self.hands.is_empty, LEAVE_SECONDS):
+            tasks = self.hands.leave_running()
+            self.left_running = len(tasks)
+            self._log.error(Event.WORKER_LEFT_HANDLERS, task_ids=[str(task.task_id) for task in tasks])
+
+    def _begin(self, part: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(part, name=name)
+        task.add_done_callback(lambda _: self.stop())
+        self._parts.append(task)
+
+    async def _end_part(self, name: str) -> None:
+        await asyncio.gather(*(part for part in self._parts if part.get_name() == name), return_exceptions=True)
+
+    def _raise_what_parts_died_of(self) -> None:
+        for part in self._parts:
+            if not part.cancelled() and (error := part.exception()) is not None:
+                raise error
+
+    def _lease_was_lost(self) -> None:
+        """Others may take the work: stop it, and take a new lease once nothing is under way any more."""
+        self.hands.stop_all()
+        self._recovery = asyncio.create_task(self._recover(), name="recovery")
+
+    async def _recover(self) -> None:
+        await self.hands.is_empty.wait()
+        self.lease.acknowledge_loss()
+
+    async def _lease_or_unavailable(self) -> None:
+        try:
+            async with asyncio.timeout(PASS_LEASE_SECONDS):
+                await self.lease.taken()
+        except TimeoutError as error:
+            raise Unavailable("the pass could not take a lease in time") from error
+
+    async def _process(self, limit: int) -> None:
+        """A claim that comes back with less than was asked is followed by another once its tasks have ended: they may
+        have left room for others of their company, or have made new ones."""
+        tally = self.settler.tally
+        while tally.claimed < limit and self.lease.is_held and not self._has_to_stop.is_set():
+            asked = min(self.claiming.room, limit - tally.claimed)
+            if asked and await self.claiming.step(most=asked) == asked:
+                continue
+            if asked and not self.hands.held and not self.settler.unsettled:
+                return
+            await self._until_all_settled()
+        await self._until_all_settled()
+
+    async def _until_all_settled(self) -> None:
+        await self.hands.is_empty.wait()
+        await self.settler.flush()
+
+
+async def run_pass(
+    *,
+    broker: Broker,
+    database: Database,
+    registry: Registry,
+    queues: Sequence[str] = ("default",),
+    limit: int = 100,
+    concurrency: int = 16,
+    beat_seconds: float = 3.0,
+    stale_after_seconds: float = 15.0,
+) -> PassReport:
+    """One bounded pass in this process, under a lease of its own. Raises Unavailable when none can be had.
+
+    Its handlers are waited for; when the caller is cancelled, they are told to stop and their tasks are released.
+    """
+    worker = Worker(
+        broker=broker,
+        database=database,
+        registry=registry,
+        queues=queues,
+        concurrency=concurrency,
+        beat_seconds=beat_seconds,
+        stale_after_seconds=stale_after_seconds,
+        shutdown_grace_seconds=0.0,
+        end_process=None,
+    )
+    return await worker.run_pass(limit=limit)
