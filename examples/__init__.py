@@ -1,0 +1,1 @@
+"""Handlers to try Taketurns with, and to begin your own from."""
