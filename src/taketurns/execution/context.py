@@ -19,7 +19,7 @@ _making_an_event = threading.Lock()
 class Context:
     """One attempt at one task. Made for every attempt, so what few handlers ask for is made when they ask."""
 
-    __slots__ = ("_cancelled", "_deadline", "_log", "_task", "is_cancelled")
+    __slots__ = ("__weakref__", "_cancelled", "_deadline", "_log", "_task", "is_cancelled")
 
     def __init__(self, task: ClaimedTask, *, timeout_seconds: float | None = None) -> None:
         self._task = task

@@ -12,6 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -158,11 +159,9 @@ class Attempt:
             return Raised(error)
 
     def _run_in_thread(self, type: TaskType) -> None:
-        ending = copy_context().run(self._called_in_thread, type)
-        try:
-            self._loop.call_soon_threadsafe(self._end, ending)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            # Not by way of a variable: an error's traceback leads to this frame, and back to the error (fault 109).
+            self._loop.call_soon_threadsafe(self._end, copy_context().run(self._called_in_thread, type))
 
     def _called_in_thread(self, type: TaskType) -> Ending:
         if self.context.is_cancelled:
