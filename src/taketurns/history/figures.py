@@ -1,0 +1,45 @@
+"""How many tasks are in each status, and for how long the oldest that may run has waited: for graphs.
+
+Never a count of the history or of a backlog: see `figures.sql`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from typing import Final
+
+from taketurns.engine.task import Status
+from taketurns.storage.database import Database
+
+CAP: Final = 10_000
+STATEMENT_MILLISECONDS: Final = 700
+
+_QUERY: Final = resources.files("taketurns.history").joinpath("figures.sql").read_bytes()
+_SETTINGS: Final = """
+    select set_config('search_path', %s, true), set_config('statement_timeout', %s, true),
+        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Waiting tasks are counted up to `CAP`; finished ones are estimated once there are more records than that.
+
+    `oldest_eligible_seconds` is how long the oldest pending task has been due; 0 when none is pending, and those of
+    paused companies do not count.
+    """
+
+    tasks_by_status: dict[Status, int]
+    oldest_eligible_seconds: float
+
+
+async def read(database: Database) -> Figures:
+    """The figures of this moment. Raises Unavailable, also when they would take longer than a scrape should."""
+    async with database.transaction() as connection, connection.pipeline():
+        await connection.execute(_SETTINGS, (f'"{database.schema}"', str(STATEMENT_MILLISECONDS)))
+        cursor = await connection.execute(_QUERY, {"most": CAP})
+        row = await cursor.fetchone()
+    assert row is not None  # noqa: S101  an aggregate answers one row
+    *counts, oldest = row
+    return Figures(dict(zip(Status, map(round, counts), strict=True)), max(oldest or 0.0, 0.0))

@@ -1,0 +1,178 @@
+"""The statement that reads one page of a company's tasks, for every filter.
+
+Ids are UUIDv7, so a page in the order of creation is read from the index that the filter lives on, one for each status
+asked for, and merged. Where no index has the whole filter, at most `LOOK_AHEAD` entries are looked at, whatever the
+backlog and the history: the page then ends early, with the last id looked at as the place to go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Label,
+    SQLColumnExpression,
+    and_,
+    bindparam,
+    cast,
+    func,
+    null,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy import Uuid as UuidType
+
+from taketurns.engine.task import Status
+from taketurns.history.places import PLACES, AnySelect, joined
+from taketurns.storage.models import Company, Task
+
+LOOK_AHEAD: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What makes the statement of one page differ from that of another."""
+
+    is_id: bool
+    statuses: frozenset[Status]
+    has_type: bool
+    has_times: bool
+    oldest_first: bool
+
+
+def statement(shape: Shape, columns: Sequence[SQLColumnExpression[Any]]) -> AnySelect:
+    """Rows of (end of what was looked at, *columns), at least one if the company exists.
+
+    Parameters: company, type, low, high (exclusive ids), created_after, created_before, most, skip, reach (their sum).
+    """
+    company = owner(is_id=shape.is_id)
+    company_id = select(company.c.id).scalar_subquery()
+    ids: list[AnySelect] = []
+    ends: list[AnySelect] = []
+    for scan in _scans(shape, company_id):
+        found, end = scan.statements(oldest_first=shape.oldest_first)
+        ids.append(select(found.c.id))
+        ends += end
+    merged = union_all(*ids).subquery("merged")
+    chosen = (
+        select(merged.c.id)
+        .order_by(_in_order(merged.c.id, oldest_first=shape.oldest_first))
+        .limit(bindparam("most"))
+        .offset(bindparam("skip"))
+        .subquery("chosen")
+    )
+    tasks = joined(
+        select(*columns).select_from(chosen).join(Task, and_(Task.company_id == company_id, Task.id == chosen.c.id))
+    ).subquery("found")
+    return (
+        select(_nearest(ends, oldest_first=shape.oldest_first), tasks)
+        .select_from(company)
+        .outerjoin(tasks, true())
+        .order_by(_in_order(tasks.c.id, oldest_first=shape.oldest_first))
+    )
+
+
+def owner(*, is_id: bool) -> CTE:
+    """The id of the company that the parameter `company` names by its id or its slug."""
+    named = Company.id if is_id else Company.slug
+    return select(Company.id).where(named == bindparam("company")).cte("owner")
+
+
+def _in_order(column: ColumnElement[Any], *, oldest_first: bool) -> ColumnElement[Any]:
+    return column.asc() if oldest_first else column.desc()
+
+
+def _nearest(ends: Sequence[AnySelect], *, oldest_first: bool) -> Label[Any]:
+    """Where the shortest look ahead ended: beyond it the page would have gaps."""
+    if not ends:
+        return cast(null(), UuidType).label("end")
+    every = union_all(*(end.subquery().select() for end in ends)).subquery("ends")
+    nearest = select(every.c.id).order_by(_in_order(every.c.id, oldest_first=oldest_first)).limit(1)
+    return nearest.scalar_subquery().label("end")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The entries of one index in the order of ids, and what they must be beyond what the index knows."""
+
+    name: str
+    entries: AnySelect
+    id: ColumnElement[UUID]
+    rest: Sequence[ColumnElement[bool]]
+
+    def statements(self, *, oldest_first: bool) -> tuple[CTE, list[AnySelect]]:
+        """The ids that fit, and the last id looked at when that ended the search."""
+        entries = self.entries.order_by(_in_order(self.id, oldest_first=oldest_first))
+        if not self.rest:
+            return entries.limit(bindparam("reach")).cte(f"{self.name}_ids"), []
+        entry = entries.add_columns(and_(*self.rest).label("fits")).limit(LOOK_AHEAD).subquery(f"{self.name}_entries")
+        ids = (
+            select(entry.c.id)
+            .where(entry.c.fits)
+            .order_by(_in_order(entry.c.id, oldest_first=oldest_first))
+            .limit(bindparam("reach"))
+            .cte(f"{self.name}_ids")
+        )
+        is_short = select(func.count()).select_from(ids).scalar_subquery() < bindparam("reach")
+        return ids, [entries.where(is_short).offset(LOOK_AHEAD - 1).limit(1)]
+
+
+def _scans(shape: Shape, company_id: ColumnElement[UUID]) -> Iterator[_Scan]:
+    if shape.statuses in (frozenset(), frozenset(Status)):
+        yield _scan_of_records(shape, company_id, "every")
+        return
+    for status in sorted(shape.statuses):
+        match status:
+            case Status.SCHEDULED | Status.PENDING | Status.PROCESSING:
+                yield _scan_of_places(shape, company_id, status)
+            case Status.FAILED | Status.CANCELLED:
+                yield _scan_of_records(shape, company_id, status, stopped_as=status)
+            case Status.COMPLETED:
+                is_completed = [Task.finished_at.is_not(None), Task.stopped_as.is_(None)]
+                yield _scan_of_records(shape, company_id, status, rest=is_completed)
+
+
+def _scan_of_records(
+    shape: Shape,
+    company_id: ColumnElement[UUID],
+    name: str,
+    *,
+    stopped_as: Status | None = None,
+    rest: Sequence[ColumnElement[bool]] = (),
+) -> _Scan:
+    """Lives on tasks_pkey, on tasks_company_id_type_id_idx or on tasks_company_id_stopped_as_id_idx."""
+    entries = select(Task.id.label("id")).where(Task.company_id == company_id, *_between(Task.id))
+    is_of_type = [Task.type == bindparam("type")] if shape.has_type else []
+    if stopped_as is None:
+        entries = entries.where(*is_of_type)
+    else:
+        entries = entries.where(Task.stopped_as == stopped_as.value)
+        rest = [*rest, *is_of_type]
+    return _Scan(name, entries, Task.id.expression, [*rest, *_created_between(shape)])
+
+
+def _scan_of_places(shape: Shape, company_id: ColumnElement[UUID], status: Status) -> _Scan:
+    """Lives on the (company_id, task_id) index of the narrow table."""
+    place = PLACES[status]
+    entries = select(place.task_id.label("id")).where(place.company_id == company_id, *_between(place.task_id))
+    if shape.has_times:
+        entries = entries.join(Task, and_(Task.company_id == place.company_id, Task.id == place.task_id))
+    is_of_type = [place.type == bindparam("type")] if shape.has_type else []
+    return _Scan(status, entries, place.task_id.expression, [*is_of_type, *_created_between(shape)])
+
+
+def _between(id: Any) -> Iterator[ColumnElement[bool]]:
+    yield id > bindparam("low")
+    yield id < bindparam("high")
+
+
+def _created_between(shape: Shape) -> Iterator[ColumnElement[bool]]:
+    if shape.has_times:
+        yield Task.created_at > bindparam("created_after")
+        yield Task.created_at < bindparam("created_before")

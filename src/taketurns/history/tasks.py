@@ -1,0 +1,192 @@
+"""What tasks a company has and where each stands: some by their ids, or a page of them by a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Text, bindparam, cast, func, select
+
+from taketurns.engine.task import Status
+from taketurns.history import pages, places
+from taketurns.storage.database import Database, Row, compile_statement
+from taketurns.storage.models import Task
+
+# An id is made by the clock of whoever enqueues, and `created_at` is PostgreSQL's: they may differ by this much.
+CLOCK_SLACK: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A task as it stands. `payload` and `result` are JSON text."""
+
+    company_id: UUID
+    id: UUID
+    type: str
+    queue: str
+    priority: int
+    payload: str
+    max_retries: int
+    timeout_seconds: float | None
+    request_id: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    result: str | None
+    error: str | None
+    status: Status
+    run_after: datetime
+    started_at: datetime | None
+    retry_count: int
+    event_number: int
+    worker_id: UUID | None
+
+
+COLUMNS: Final = (
+    Task.company_id,
+    Task.id,
+    Task.type,
+    Task.queue,
+    Task.priority,
+    cast(Task.payload, Text).label("payload"),
+    Task.max_retries,
+    Task.timeout_seconds,
+    Task.request_id,
+    Task.created_at,
+    Task.finished_at,
+    cast(Task.result, Text).label("result"),
+    Task.error,
+    *places.columns(),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which tasks of a company, and in which order. No status means every one; times are exclusive bounds."""
+
+    statuses: frozenset[Status] = frozenset()
+    type: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    oldest_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some tasks, and the id to go on after when there may be more."""
+
+    tasks: list[TaskRecord] = field(default_factory=list)
+    next_after: UUID | None = None
+
+
+async def find(database: Database, company: UUID | str, task_id: UUID) -> TaskRecord | None:
+    """The task, or None when the company (an id or a slug) has none of this id."""
+    return next(iter(await find_all(database, company, [task_id])), None)
+
+
+async def find_all(database: Database, company: UUID | str, task_ids: Sequence[UUID]) -> list[TaskRecord]:
+    """Those of these tasks that the company has, in any order."""
+    query, constants = _find_statement(database.schema, is_id=isinstance(company, UUID))
+    parameters = constants | {"company": company, "task_ids": list(task_ids)}
+    async with database.connection() as connection:
+        return [_record(row) for row in await (await connection.execute(query, parameters)).fetchall()]
+
+
+async def page(
+    database: Database,
+    company: UUID | str,
+    wanted: Filter,
+    *,
+    limit: int,
+    offset: int = 0,
+    after: UUID | None = None,
+) -> Page | None:
+    """At most `limit` tasks beyond the id `after`, in the order of ids; None when there is no such company.
+
+    A page may hold fewer, or none, and still have a next one: see `taketurns.history.pages`.
+    """
+    query, constants = _page_statement(
+        database.schema,
+        pages.Shape(
+            is_id=isinstance(company, UUID),
+            statuses=wanted.statuses,
+            has_type=wanted.type is not None,
+            has_times=wanted.created_after is not None or wanted.created_before is not None,
+            oldest_first=wanted.oldest_first,
+        ),
+    )
+    low, high = _id_range(wanted, after)
+    parameters = constants | {
+        "company": company,
+        "type": wanted.type,
+        "low": low,
+        "high": high,
+        "created_after": wanted.created_after or _BEGINNING,
+        "created_before": wanted.created_before or _END,
+        "most": limit + 1,
+        "skip": offset,
+        "reach": offset + limit + 1,
+    }
+    async with database.connection() as connection:
+        rows = await (await connection.execute(query, parameters)).fetchall()
+    return _page(rows, limit=limit, oldest_first=wanted.oldest_first) if rows else None
+
+
+_BEGINNING: Final = datetime(1, 1, 2, tzinfo=UTC)
+_END: Final = datetime(9999, 12, 30, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_ID: Final = UUID(int=0)
+_LAST_ID: Final = UUID(int=2**128 - 1)
+
+
+def _id_range(wanted: Filter, after: UUID | None) -> tuple[UUID, UUID]:
+    """The ids that may be on the page, both bounds exclusive."""
+    low = _FIRST_ID if wanted.created_after is None else _id_at(wanted.created_after, -CLOCK_SLACK)
+    high = _LAST_ID if wanted.created_before is None else _id_at(wanted.created_before, CLOCK_SLACK)
+    if after is not None and wanted.oldest_first:
+        low = max(low, after)
+    elif after is not None:
+        high = min(high, after)
+    return low, high
+
+
+def _id_at(moment: datetime, slack: timedelta) -> UUID:
+    """The first UUIDv7 of a millisecond (RFC 9562, section 5.7)."""
+    milliseconds = (moment - _EPOCH + slack) // timedelta(milliseconds=1)
+    return UUID(int=min(max(milliseconds, 0), 2**48 - 1) << 80)
+
+
+def _page(rows: Sequence[Row], *, limit: int, oldest_first: bool) -> Page:
+    """Each row is the end of what was looked at and a task; an empty page is one row without a task."""
+    end: UUID | None = rows[0][0]
+    tasks = [_record(row[1:]) for row in rows if row[1] is not None]
+    if end is not None:
+        tasks = [task for task in tasks if (task.id <= end if oldest_first else task.id >= end)]
+    if len(tasks) > limit:
+        return Page(tasks[:limit], tasks[limit - 1].id)
+    return Page(tasks, end)
+
+
+def _record(row: Row) -> TaskRecord:
+    record = TaskRecord(*row)
+    object.__setattr__(record, "status", Status(record.status))
+    return record
+
+
+@lru_cache(maxsize=8)
+def _find_statement(schema: str, *, is_id: bool) -> tuple[str, dict[str, Any]]:
+    owner = pages.owner(is_id=is_id)
+    return compile_statement(
+        schema,
+        places.joined(select(*COLUMNS).select_from(Task)).where(
+            Task.company_id == select(owner.c.id).scalar_subquery(), Task.id == func.any(bindparam("task_ids"))
+        ),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _page_statement(schema: str, shape: pages.Shape) -> tuple[str, dict[str, Any]]:
+    return compile_statement(schema, pages.statement(shape, COLUMNS))
