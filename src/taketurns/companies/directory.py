@@ -1,0 +1,213 @@
+"""The companies of a cell: who may submit tasks, and how much of the fleet each may have."""
+
+from __future__ import annotations
+
+import re
+import time
+import unicodedata
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, LiteralString, cast
+from uuid import UUID
+
+from psycopg import AsyncConnection, sql
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import delete as delete_from
+from sqlalchemy.dialects.postgresql import insert
+
+from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
+from taketurns.engine import limits
+from taketurns.engine.errors import Unavailable
+from taketurns.storage.database import Database, Row, call, fetch
+from taketurns.storage.ids import new_id
+from taketurns.storage.models import Company as CompanyTable
+from taketurns.storage.models import PendingTask, ProcessingTask, ScheduledTask, Turn
+
+SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+LOCK_SECONDS: Final = 2
+FORGET_SECONDS: Final = 4.0
+FORGET_ROWS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """A tenant as it stands. `max_in_flight` None: as many as its share of the fleet."""
+
+    id: UUID
+    slug: str
+    name: str
+    weight: int
+    paused: bool
+    max_in_flight: int | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some companies, and the id to go on after when there are more."""
+
+    companies: list[Company]
+    next_after: UUID | None
+
+
+_COLUMNS: Final = (
+    CompanyTable.id,
+    CompanyTable.slug,
+    CompanyTable.name,
+    CompanyTable.weight,
+    CompanyTable.paused,
+    CompanyTable.max_in_flight,
+    CompanyTable.created_at,
+    CompanyTable.updated_at,
+)
+
+
+def is_slug(text: str) -> bool:
+    """Whether this may be a company's slug: lower-case letters, digits and hyphens within, and not like an id."""
+    return len(text) <= limits.SLUG_LENGTH and SLUG.fullmatch(text) is not None and not _is_id(text)
+
+
+def slug_for(name: str) -> str | None:
+    """The slug that a name suggests, if its letters can be written in one."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = "-".join(re.findall(r"[a-z0-9]+", plain))[: limits.SLUG_LENGTH].strip("-")
+    return slug if is_slug(slug) else None
+
+
+def reference(text: str) -> UUID | str | None:
+    """The id or slug that a text from outside names a company by; None when it cannot be either."""
+    if _is_id(text):
+        return UUID(text)
+    return text if is_slug(text) else None
+
+
+def _is_id(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text) is not None
+
+
+async def create(
+    database: Database,
+    *,
+    name: str,
+    slug: str | None = None,
+    weight: int = 1,
+    paused: bool = False,
+    max_in_flight: int | None = None,
+) -> Company:
+    """Take in a company. Raises SlugTaken; a slug that was not given is made from the name, or else from the id."""
+    company_id = new_id()
+    by_id = f"company-{company_id.hex[-12:]}"
+    for attempt in [slug] if slug else [slug_for(name) or by_id, by_id]:
+        values = {
+            "id": company_id,
+            "slug": attempt,
+            "name": name,
+            "weight": weight,
+            "paused": paused,
+            "max_in_flight": max_in_flight,
+        }
+        statement = insert(CompanyTable).values(values).on_conflict_do_nothing().returning(*_COLUMNS)
+        for row in await database.fetch(statement):
+            return Company(*row)
+    raise SlugTaken(slug or by_id)
+
+
+async def find(database: Database, company: UUID | str) -> Company | None:
+    """The company of this id or slug."""
+    rows = await database.fetch(select(*_COLUMNS).where(_is(company)))
+    return Company(*rows[0]) if rows else None
+
+
+async def page(database: Database, *, limit: int, offset: int = 0, after: UUID | None = None) -> Page:
+    """Companies, the newest first."""
+    statement = select(*_COLUMNS).order_by(CompanyTable.id.desc()).limit(limit + 1).offset(offset)
+    if after is not None:
+        statement = statement.where(CompanyTable.id < after)
+    companies = [Company(*row) for row in await database.fetch(statement)]
+    more = len(companies) > limit
+    return Page(companies[:limit], companies[limit - 1].id if more else None)
+
+
+async def change(database: Database, company: UUID | str, changes: Mapping[str, Any]) -> Company | None:
+    """Change `name`, `weight`, `paused` or `max_in_flight`; None when there is no such company.
+
+    Weights and limits act at the next claim. A company that is no longer paused is given its turns back in the same
+    transaction, under the lock that keeps a claim from taking them out meanwhile: see `company_lock` in `locks.sql`.
+    """
+    if not changes:
+        return await find(database, company)
+    statement = (
+        update(CompanyTable)
+        .where(_is(company))
+        .values(**changes, updated_at=func.clock_timestamp())
+        .returning(*_COLUMNS)
+    )
+    async with database.transaction() as connection:
+        await _limit_waiting(connection)
+        goes_on = changes.get("paused") is False
+        if goes_on:
+            await _lock(connection, database.schema, company, "pg_advisory_xact_lock_shared")
+        rows = await fetch(connection, database.schema, statement)
+        if rows and goes_on:
+            await call(connection, database.schema, "heal_rotation", rows[0][0])
+    return Company(*rows[0]) if rows else None
+
+
+async def delete(database: Database, company: UUID | str) -> bool:
+    """Delete a company and all it owns; False when there is none. Raises CompanyHasOpenTasks and Unavailable.
+
+    The company is gone at once. What is left of a long history after a few seconds is pruned by the workers.
+    """
+    schema = database.schema
+    async with database.transaction() as connection:
+        await _limit_waiting(connection)
+        company_id = await _lock(connection, schema, company, "pg_advisory_xact_lock")
+        if company_id is None:
+            return False
+        for place in (ScheduledTask, PendingTask, ProcessingTask):
+            if await fetch(connection, schema, select(place.task_id).where(place.company_id == company_id).limit(1)):
+                raise CompanyHasOpenTasks(str(company))
+        await fetch(connection, schema, delete_from(Turn).where(Turn.company_id == company_id))
+        gone = delete_from(CompanyTable).where(CompanyTable.id == company_id).returning(CompanyTable.id)
+        if not await fetch(connection, schema, gone):
+            return False
+    with suppress(Unavailable):
+        await _forget_history(database, company_id)
+    return True
+
+
+def _is(company: UUID | str) -> ColumnElement[bool]:
+    return CompanyTable.id == company if isinstance(company, UUID) else CompanyTable.slug == company
+
+
+async def _limit_waiting(connection: AsyncConnection[Row]) -> None:
+    await connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_SECONDS}s",))
+
+
+async def _lock(
+    connection: AsyncConnection[Row], schema: str, company: UUID | str, function: LiteralString
+) -> UUID | None:
+    """Take the company's lock until the end of the transaction; the company's id, if there is one."""
+    for (company_id,) in await fetch(connection, schema, select(CompanyTable.id).where(_is(company))):
+        lock = sql.SQL("select {}({}(%s))").format(sql.SQL(function), sql.Identifier(schema, "company_lock"))
+        await connection.execute(lock, (company_id,))
+        return cast(UUID, company_id)
+    return None
+
+
+async def _forget_history(database: Database, company_id: UUID) -> None:
+    """Delete a gone company's records, in batches, for a few seconds."""
+    until = time.monotonic() + FORGET_SECONDS
+    for table, key in (("task_events", "task_id"), ("idempotency_keys", "key"), ("tasks", "id")):
+        forget = sql.SQL(
+            "delete from {table} where company_id = %(company)s and {key} = any (array("
+            "select {key} from {table} where company_id = %(company)s limit %(most)s))"
+        ).format(table=sql.Identifier(database.schema, table), key=sql.Identifier(key))
+        deleted = FORGET_ROWS
+        while deleted >= FORGET_ROWS and time.monotonic() < until:
+            async with database.connection() as connection:
+                cursor = await connection.execute(forget, {"company": company_id, "most": FORGET_ROWS})
+                deleted = cursor.rowcount
