@@ -62,6 +62,12 @@ class Event(StrEnum):
     ROTATION_HEALED = "companies put back in rotation"
     DUTY_FAILED = "duty failed, will be repeated"
 
+    # The API.
+    REQUEST_ANSWERED = "request answered"
+    REQUEST_FAILED = "request failed"
+    DATABASE_UNAVAILABLE = "database unavailable"
+    FIGURES_UNAVAILABLE = "queue figures could not be read"
+
 
 UNKNOWN: Final = "unknown"
 
@@ -98,6 +104,15 @@ SETTLE_SECONDS = Histogram(
 LEASES_LOST = Counter("leases_lost", "Leases that this process lost.")
 HEARTBEAT_AGE_SECONDS = Gauge("heartbeat_age_seconds", "Seconds since this process last beat its lease.")
 DUTIES_FAILED = Counter("duties_failed", "Rounds of a worker's duty that failed.", ["duty"])
+
+HTTP_REQUESTS = Counter("http_requests", "Requests that were answered.", ["method", "route", "status"])
+HTTP_REQUEST_SECONDS = Histogram(
+    "http_request_seconds",
+    "How long a request took, its answer's last byte included.",
+    ["method", "route"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+HTTP_REQUESTS_IN_PROGRESS = Gauge("http_requests_in_progress", "Requests that are being answered.")
 
 
 class TypeSeries:
