@@ -1,1 +1,5 @@
 """HTTP for programs."""
+
+from taketurns.api.application import create_api
+
+__all__ = ["create_api"]

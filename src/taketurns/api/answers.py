@@ -1,0 +1,234 @@
+"""What clients are sent: the shapes in camelCase, and their bytes.
+
+Payloads and results go from PostgreSQL's text into the answer as they are, unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import orjson
+from pydantic import Field, WithJsonSchema
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from taketurns.companies.directory import Company
+from taketurns.engine.task import PassReport, Status
+from taketurns.history.events import Event
+from taketurns.history.tasks import TaskRecord
+
+Id = Annotated[object, WithJsonSchema({"type": "string", "format": "uuid"})]
+Time = Annotated[object, WithJsonSchema({"type": "string", "format": "date-time"})]
+MaybeId = Annotated[object, WithJsonSchema({"anyOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]})]
+MaybeTime = Annotated[object, WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]})]
+JsonObject = Annotated[object, WithJsonSchema({"type": "object", "additionalProperties": True})]
+Json = Annotated[object, WithJsonSchema({"description": "Any JSON value."})]
+
+
+class TaskBody(TypedDict):
+    """A task as it stands."""
+
+    id: Id
+    companyId: Id
+    type: str
+    payload: JsonObject
+    status: Status
+    queue: str
+    priority: int
+    runAfter: Time
+    maxRetries: int
+    timeoutSeconds: float | None
+    retryCount: Annotated[int, Field(description="Failed attempts that were made again.")]
+    createdAt: Time
+    startedAt: Annotated[MaybeTime, Field(description="When the current or last attempt was claimed.")]
+    finishedAt: MaybeTime
+    result: Annotated[Json, Field(description="What the handler returned, once completed.")]
+    error: Annotated[str | None, Field(description="Why it failed, once failed.")]
+    workerId: MaybeId
+    requestId: Annotated[str | None, Field(description="The X-Request-Id of the request that created it.")]
+
+
+class TaskPage(TypedDict):
+    """Some tasks of a company. With filters that few tasks meet a page may be short, even empty: follow nextCursor."""
+
+    tasks: list[TaskBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
+class BatchTaskBody(TaskBody):
+    """A task of a batch."""
+
+    replayed: Annotated[bool, Field(description="An earlier request with this idempotency key had made it.")]
+
+
+class BatchBody(TypedDict):
+    """The tasks of a batch, in the order of the request."""
+
+    tasks: list[BatchTaskBody]
+
+
+class EventBody(TypedDict):
+    """One move of a task."""
+
+    number: Annotated[int, Field(description="Rises within the task.")]
+    kind: Annotated[
+        str,
+        Field(
+            description="created, claimed, retried, released, rescued, requeued, completed, failed or cancelled;"
+            " others may come."
+        ),
+    ]
+    status: Annotated[Status, Field(description="What the move led to; of the newest event, the task's status.")]
+    at: Time
+    runAfter: MaybeTime
+    workerId: MaybeId
+    error: str | None
+
+
+class EventPage(TypedDict):
+    """The moves of a task in order."""
+
+    events: list[EventBody]
+    hasMore: Annotated[bool, Field(description="Go on with after = the last number.")]
+
+
+class CompanyBody(TypedDict):
+    """A company as it stands."""
+
+    id: Id
+    slug: str
+    name: str
+    weight: int
+    paused: bool
+    maxInFlight: int | None
+    createdAt: Time
+    updatedAt: Time
+
+
+class CompanyPage(TypedDict):
+    """Some companies, the newest first."""
+
+    companies: list[CompanyBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
+class TaskTypeBody(TypedDict):
+    """A type of task that can be created, and what its tasks are like unless they say otherwise."""
+
+    name: str
+    queue: str
+    priority: int
+    maxRetries: int
+    timeoutSeconds: float | None
+    payloadSchema: JsonObject
+
+
+class TaskTypesBody(TypedDict):
+    """The types that this process or some worker has a handler for, by name."""
+
+    taskTypes: list[TaskTypeBody]
+
+
+class PassBody(TypedDict):
+    """What a pass of processing did, in tasks."""
+
+    claimed: int
+    completed: int
+    retried: int
+    failed: int
+    released: int
+    lost: Annotated[int, Field(description="Cancelled, or taken back by others, before they ended here.")]
+
+
+class HealthBody(TypedDict):
+    """The process answers."""
+
+    status: str
+    version: str
+
+
+class ReadyBody(TypedDict):
+    """The process can serve: its database answers, and has the schema that this version needs."""
+
+    status: str
+    migration: str
+
+
+_UTC: Final = orjson.OPT_UTC_Z
+
+
+def send(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer."""
+    return Response(orjson.dumps(body, option=_UTC), status, headers, "application/json")
+
+
+def moment(at: datetime) -> datetime:
+    """A moment in UTC, whatever zone the connection has."""
+    return at.astimezone(UTC)
+
+
+def maybe_moment(at: datetime | None) -> datetime | None:
+    return None if at is None else at.astimezone(UTC)
+
+
+def task(record: TaskRecord) -> TaskBody:
+    return TaskBody(
+        id=record.id,
+        companyId=record.company_id,
+        type=record.type,
+        payload=orjson.Fragment(record.payload),
+        status=record.status,
+        queue=record.queue,
+        priority=record.priority,
+        runAfter=moment(record.run_after),
+        maxRetries=record.max_retries,
+        timeoutSeconds=record.timeout_seconds,
+        retryCount=record.retry_count,
+        createdAt=moment(record.created_at),
+        startedAt=maybe_moment(record.started_at),
+        finishedAt=maybe_moment(record.finished_at),
+        result=None if record.result is None else orjson.Fragment(record.result),
+        error=record.error,
+        workerId=record.worker_id,
+        requestId=record.request_id,
+    )
+
+
+def event(told: Event) -> EventBody:
+    return EventBody(
+        number=told.number,
+        kind=told.kind,
+        status=told.status,
+        at=moment(told.at),
+        runAfter=maybe_moment(told.run_after),
+        workerId=told.worker_id,
+        error=told.error,
+    )
+
+
+def company(told: Company) -> CompanyBody:
+    return CompanyBody(
+        id=told.id,
+        slug=told.slug,
+        name=told.name,
+        weight=told.weight,
+        paused=told.paused,
+        maxInFlight=told.max_in_flight,
+        createdAt=moment(told.created_at),
+        updatedAt=moment(told.updated_at),
+    )
+
+
+def report(told: PassReport) -> PassBody:
+    return PassBody(
+        claimed=told.claimed,
+        completed=told.completed,
+        retried=told.retried,
+        failed=told.failed,
+        released=told.released,
+        lost=told.lost,
+    )

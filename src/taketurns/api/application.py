@@ -1,0 +1,142 @@
+"""The ASGI application: its routes, and what answers when none of them can."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Lifespan
+
+from taketurns import telemetry
+from taketurns.api import bodies, companies, documentation, openapi, operations, problems, tasks
+from taketurns.api.cursors import Cursors
+from taketurns.api.exchange import Exchange
+from taketurns.api.figures import QueueFigures
+from taketurns.api.parts import Parts, ProcessPass
+from taketurns.api.paths import company_not_found
+from taketurns.api.problems import FieldError, Problem
+from taketurns.api.task_types import TaskTypes
+from taketurns.engine.broker import Broker
+from taketurns.engine.errors import Unavailable, UnknownCompany
+from taketurns.engine.registry import Registry
+from taketurns.storage import schema
+from taketurns.storage.database import Database
+
+log = telemetry.logger("api")
+
+
+def create_api(
+    *,
+    database: Database,
+    broker: Broker,
+    registry: Registry,
+    process_pass: ProcessPass | None = None,
+    version: str,
+    cursor_secret: bytes,
+    lifespan: Lifespan[FastAPI] | None = None,
+) -> FastAPI:
+    """The API over a database and a broker that the lifespan opens and closes.
+
+    `process_pass(limit=…)` runs one pass of processing; without it there is no POST /workers/process. Processes that
+    share a `cursor_secret` read each other's cursors.
+    """
+    app = FastAPI(
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for router in _routers(process_pass):
+        app.router.routes += router.routes
+    app.router.routes += documentation.router(openapi.document(app.routes, version)).routes
+    app.state.parts = Parts(
+        database=database,
+        broker=broker,
+        task_types=TaskTypes(database, registry),
+        figures=QueueFigures(database),
+        cursors=Cursors(cursor_secret),
+        process_pass=process_pass,
+        version=version,
+        migration=schema.head(),
+    )
+    for error in _HANDLERS:
+        app.add_exception_handler(error, _answer)
+    app.add_middleware(Exchange)
+    return app
+
+
+def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
+    """The most used routes first: they are tried in this order."""
+    routers = [tasks.router, companies.router, operations.router]
+    return routers if process_pass is None else [*routers, operations.processing]
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = _allowed_methods(request)
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=allowed)
+        return problems.response(
+            request.scope,
+            Problem(problems.METHOD_NOT_ALLOWED, f"this path takes {allowed['allow']}", headers=allowed),
+        )
+    if isinstance(error, Unavailable):
+        log.warning(telemetry.Event.DATABASE_UNAVAILABLE, error=str(error))
+    return problems.response(request.scope, _problem(request, error))
+
+
+def _problem(request: Request, error: Exception) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case UnknownCompany():
+            return company_not_found()
+        case Unavailable():
+            return Problem(problems.UNAVAILABLE, "the database cannot be reached, or did not answer in time")
+        case RequestValidationError():
+            return _wrong_parameters(request, error)
+        case _:
+            return Problem(problems.ROUTE_NOT_FOUND, "there is nothing at this path")
+
+
+_HANDLERS: Final = (Problem, UnknownCompany, Unavailable, RequestValidationError, HTTPException)
+
+
+def _wrong_parameters(request: Request, error: RequestValidationError) -> Problem:
+    """Unknown query parameters are told with the known ones; others with what is wrong with them."""
+    errors = [
+        FieldError(pointer=str(wrong["loc"][1]), code=wrong["type"], detail=wrong["msg"]) for wrong in error.errors()
+    ]
+    if any(wrong["code"] == "extra_forbidden" for wrong in errors):
+        known = ", ".join(_parameters(request.scope["route"]))
+        return Problem(problems.UNKNOWN_PARAMETER, f"the query parameters of this route are {known}", errors=errors)
+    return Problem(problems.INVALID_REQUEST, bodies.told(errors), errors=errors)
+
+
+def _parameters(route: APIRoute) -> list[str]:
+    models = [parameter.field_info.annotation for parameter in route.dependant.query_params]
+    return [
+        field.alias or name
+        for model in models
+        if isinstance(model, type) and issubclass(model, BaseModel)
+        for name, field in model.model_fields.items()
+    ]
+
+
+def _allowed_methods(request: Request) -> dict[str, str]:
+    """What any route of this path takes, and what the application answers for all of them."""
+    methods = {"OPTIONS"}
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    if "GET" in methods:
+        methods.add("HEAD")
+    return {"allow": ", ".join(sorted(methods))}

@@ -1,0 +1,119 @@
+"""The routes of companies: who may submit tasks, and how much of the fleet each may have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi import Query as QueryParameters
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taketurns.api import answers, bodies, lists, paths, problems
+from taketurns.api.openapi import body_of, operation_id
+from taketurns.api.parts import parts
+from taketurns.api.paths import CompanyPath
+from taketurns.api.problems import FieldError, Problem, documented
+from taketurns.api.requests import ChangeCompany, CreateCompany, Query
+from taketurns.companies import directory
+from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
+
+router = APIRouter(generate_unique_id_function=operation_id, tags=["companies"])
+
+
+@router.post(
+    paths.COMPANIES,
+    status_code=201,
+    response_model=answers.CompanyBody,
+    response_description="The company was created.",
+    responses=documented(*problems.IN_BODY, problems.SLUG_TAKEN),
+    openapi_extra=body_of(CreateCompany),
+)
+async def create_company(request: Request) -> Response:
+    """Take in a company."""
+    lists.refuse_query(request)
+    body = await bodies.read(request, CreateCompany)
+    try:
+        company = await directory.create(
+            parts(request).database,
+            name=body.name,
+            slug=body.slug,
+            weight=body.weight,
+            paused=body.paused,
+            max_in_flight=body.max_in_flight,
+        )
+    except SlugTaken as error:
+        errors = [FieldError(pointer="/slug", code="slug_taken", detail="another company has it")]
+        raise Problem(problems.SLUG_TAKEN, str(error), errors=errors) from None
+    return answers.send(answers.company(company), 201, {"location": f"/companies/{company.id}"})
+
+
+@router.get(
+    paths.COMPANIES,
+    response_model=answers.CompanyPage,
+    responses=documented(
+        problems.UNKNOWN_PARAMETER, problems.INVALID_CURSOR, problems.OFFSET_TOO_LARGE, problems.INVALID_REQUEST
+    ),
+)
+async def list_companies(request: Request, query: Annotated[Query, QueryParameters()]) -> Response:
+    """Every company, the newest first."""
+    given = parts(request)
+    after = lists.start(query, given.cursors, "companies")
+    page = await directory.page(given.database, limit=query.limit, offset=query.offset, after=after)
+    cursor = given.cursors.write(page.next_after, "companies") if page.next_after else None
+    body = answers.CompanyPage(
+        companies=[answers.company(company) for company in page.companies],
+        hasMore=cursor is not None,
+        nextCursor=cursor,
+    )
+    return answers.send(body, headers=lists.link(request, cursor))
+
+
+@router.get(
+    paths.COMPANY,
+    response_model=answers.CompanyBody,
+    responses=documented(problems.COMPANY_NOT_FOUND, problems.UNKNOWN_PARAMETER),
+)
+async def get_company(request: Request, company_id: CompanyPath) -> Response:
+    """A company as it stands."""
+    lists.refuse_query(request)
+    company = await directory.find(parts(request).database, paths.company(company_id))
+    if company is None:
+        raise paths.company_not_found()
+    return answers.send(answers.company(company))
+
+
+@router.patch(
+    paths.COMPANY,
+    response_model=answers.CompanyBody,
+    responses=documented(*problems.IN_BODY, problems.COMPANY_NOT_FOUND),
+    openapi_extra=body_of(ChangeCompany),
+)
+async def change_company(request: Request, company_id: CompanyPath) -> Response:
+    """Change a company. Weights, limits and pauses act at the next claim, on what waits already."""
+    lists.refuse_query(request)
+    reference = paths.company(company_id)
+    body = await bodies.read(request, ChangeCompany)
+    changes = body.model_dump(exclude_unset=True)
+    company = await directory.change(parts(request).database, reference, changes)
+    if company is None:
+        raise paths.company_not_found()
+    return answers.send(answers.company(company))
+
+
+@router.delete(
+    paths.COMPANY,
+    status_code=204,
+    response_description="The company is gone, and its tasks with it.",
+    responses=documented(problems.COMPANY_NOT_FOUND, problems.COMPANY_HAS_OPEN_TASKS, problems.UNKNOWN_PARAMETER),
+)
+async def delete_company(request: Request, company_id: CompanyPath) -> Response:
+    """Delete a company with its finished tasks. Refused while it has others."""
+    lists.refuse_query(request)
+    try:
+        deleted = await directory.delete(parts(request).database, paths.company(company_id))
+    except CompanyHasOpenTasks as error:
+        raise Problem(problems.COMPANY_HAS_OPEN_TASKS, str(error)) from None
+    if not deleted:
+        raise paths.company_not_found()
+    return Response(status_code=204)

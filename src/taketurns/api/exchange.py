@@ -1,0 +1,97 @@
+"""What every request gets, whatever its route: an id, a place in the metrics and the log, and an answer even when
+its handler breaks."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from taketurns import telemetry
+from taketurns.api import headers, problems
+from taketurns.api.problems import Problem
+
+UNMATCHED: Final = "unmatched"
+OTHER_METHOD: Final = "other"
+CLIENT_GONE: Final = 499
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+log = telemetry.logger("api")
+
+
+class Exchange:
+    """ASGI middleware around the whole application. HEAD is GET without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _OneExchange(scope, send)
+        token = telemetry.about.set(exchange.about)
+        telemetry.HTTP_REQUESTS_IN_PROGRESS.inc()
+        try:
+            await self._app(exchange.scope, receive, exchange.send)
+        except ClientDisconnect:
+            exchange.status = exchange.status or CLIENT_GONE
+        except Exception:
+            log.exception(telemetry.Event.REQUEST_FAILED, route=exchange.route)
+            if exchange.status:
+                raise  # half an answer is out: the connection must not look as if it were whole
+            problem = Problem(problems.INTERNAL_ERROR, "the request could not be served")
+            await problems.response(exchange.scope, problem)(exchange.scope, receive, exchange.send)
+        finally:
+            telemetry.HTTP_REQUESTS_IN_PROGRESS.dec()
+            exchange.count()
+            telemetry.about.reset(token)
+
+
+class _OneExchange:
+    """One request, on its way."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.scope = {**scope, "method": "GET"} if self.method == "HEAD" else scope
+        self.request_id = self.scope["request_id"] = headers.request_id(scope)
+        self.status = 0
+        self._send = send
+        self._began_at = time.perf_counter()
+
+    def about(self) -> dict[str, object]:
+        return {"request_id": self.request_id}
+
+    @property
+    def route(self) -> str:
+        """The template of the path; everything that has none is one."""
+        route = self.scope.get("route")
+        return getattr(route, "path_format", UNMATCHED)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            told = message["headers"] = list(message.get("headers", ()))
+            told.append((b"x-request-id", self.request_id.encode()))
+            if not any(name == b"cache-control" for name, _ in told):
+                told.append(_NO_STORE)
+        elif self.method == "HEAD":
+            message = {**message, "body": b""}
+        await self._send(message)
+
+    def count(self) -> None:
+        seconds = time.perf_counter() - self._began_at
+        method = self.method if self.method in _METHODS else OTHER_METHOD
+        status = self.status or CLIENT_GONE
+        telemetry.HTTP_REQUESTS.labels(method, self.route, str(status)).inc()
+        telemetry.HTTP_REQUEST_SECONDS.labels(method, self.route).observe(seconds)
+        log.debug(
+            telemetry.Event.REQUEST_ANSWERED,
+            method=method,
+            route=self.route,
+            status=status,
+            milliseconds=round(seconds * 1000, 1),
+        )

@@ -1,0 +1,71 @@
+"""The queue's figures at `/metrics`: read from the database at most once a second, however many ask."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from taketurns import telemetry
+from taketurns.engine.errors import Unavailable
+from taketurns.history import figures
+from taketurns.storage.database import Database
+
+FRESH_SECONDS: Final = 1.0
+READ_SECONDS: Final = 0.9
+
+log = telemetry.logger("api")
+
+
+class QueueFigures(Collector):
+    """Tells how many tasks are in each status and how long the oldest has waited; nothing while that is not known."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._figures: figures.Figures | None = None
+        self._fresh_until = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    async def exposition(self) -> bytes:
+        """Every metric of this process, and the queue's, in Prometheus' text format."""
+        if time.monotonic() >= self._fresh_until:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read())
+            await asyncio.shield(self._reading)
+        return generate_latest(REGISTRY) + generate_latest(self._registry)
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                self._figures = await figures.read(self._database)
+        except (Unavailable, TimeoutError, psycopg.Error) as error:
+            self._figures = None
+            log.warning(telemetry.Event.FIGURES_UNAVAILABLE, error=str(error))
+        self._fresh_until = time.monotonic() + FRESH_SECONDS
+
+    def collect(self) -> Iterator[Metric]:
+        if self._figures is None:
+            return
+        tasks = GaugeMetricFamily(
+            "tasks_by_status",
+            f"Tasks in each status. Those that wait or run are counted up to {figures.CAP}. With more records than"
+            " that, those that ended are estimated from the planner's statistics.",
+            labels=["status"],
+        )
+        for status, count in self._figures.tasks_by_status.items():
+            tasks.add_metric([status], count)
+        yield tasks
+        yield GaugeMetricFamily(
+            "oldest_eligible_pending_age_seconds",
+            "How long the oldest pending task has been due, those of paused companies left out; 0 when there is none."
+            f" Looked for at the heads of {figures.CAP} lines of (queue, company, priority) at most.",
+            value=self._figures.oldest_eligible_seconds,
+        )

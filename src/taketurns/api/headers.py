@@ -1,0 +1,61 @@
+"""The headers that requests bring: who they are, and whether they were sent before."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from taketurns.api import problems
+from taketurns.api.problems import Problem
+from taketurns.engine import limits
+from taketurns.storage.ids import new_id
+
+REQUEST_ID: Final = "X-Request-Id"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotent-Replayed"
+
+_SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,%d}" % limits.REQUEST_ID_LENGTH)
+_PRINTABLE: Final = re.compile(rb"[ -~]*[!-~][ -~]*")
+_QUOTED: Final = re.compile(rb'"((?:[^"\\]|\\["\\])*)"')
+_ESCAPED: Final = re.compile(rb"\\(.)")
+
+
+def request_id(scope: Scope) -> str:
+    """The id that the client gave its request, when it is safe to repeat and to log; else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SAFE_REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return str(new_id())
+
+
+def idempotency_key(scope: Scope) -> str | None:
+    """The key of the request, without the quotes that it may have. Raises Problem when it is malformed."""
+    values = [value for name, value in scope["headers"] if name == b"idempotency-key"]
+    if not values:
+        return None
+    key = values[0].strip(b" \t")
+    if key.startswith(b'"'):
+        quoted = _QUOTED.fullmatch(key)
+        key = _ESCAPED.sub(rb"\1", quoted[1]) if quoted else b""
+    if len(values) > 1 or len(key) > limits.IDEMPOTENCY_KEY_LENGTH or not _PRINTABLE.fullmatch(key):
+        raise Problem(
+            problems.INVALID_IDEMPOTENCY_KEY,
+            f"{IDEMPOTENCY_KEY}: must be one header of 1 to {limits.IDEMPOTENCY_KEY_LENGTH} printable ASCII characters,"
+            " not all blank, bare or in double quotes",
+        )
+    return str(key, "ascii")
+
+
+def parameter(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A header in the OpenAPI document."""
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+
+IDEMPOTENCY_KEY_PARAMETER: Final = parameter(
+    IDEMPOTENCY_KEY,
+    "Makes repeating the request safe: the same key with the same request answers with the task that the first made."
+    " Keys belong to their company and are kept for 24 hours unless set otherwise.",
+    {"type": "string", "minLength": 1, "maxLength": limits.IDEMPOTENCY_KEY_LENGTH, "pattern": r"^[!-~]([ -~]*[!-~])?$"},
+)

@@ -1,0 +1,41 @@
+"""What a query asks for: where a list goes on, and how a client gets to its next page."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+from uuid import UUID
+
+from starlette.requests import Request
+
+from taketurns.api import problems
+from taketurns.api.cursors import Cursors
+from taketurns.api.problems import Problem
+from taketurns.api.requests import Query
+from taketurns.engine import limits
+
+
+def start(query: Query, cursors: Cursors, *wanted: object) -> UUID | None:
+    """The id to go on after, if the query has a cursor. Raises Problem when it asks for what a list cannot give."""
+    if query.offset > limits.OFFSET_MAX:
+        raise Problem(
+            problems.OFFSET_TOO_LARGE, f"offset: may be at most {limits.OFFSET_MAX}; page with cursor to go further"
+        )
+    if query.cursor is None:
+        return None
+    if query.offset:
+        raise Problem(problems.INVALID_CURSOR, "cursor and offset exclude each other: send one of them")
+    return cursors.read(query.cursor, *wanted)
+
+
+def refuse_query(request: Request) -> None:
+    """Raises Problem when the query of a route without parameters has any."""
+    if request.scope["query_string"] and request.query_params:
+        raise Problem(problems.UNKNOWN_PARAMETER, "this route takes no query parameters")
+
+
+def link(request: Request, cursor: str | None) -> dict[str, str]:
+    """The Link header (RFC 8288) to the page after this one."""
+    if cursor is None:
+        return {}
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in {"cursor", "offset"}]
+    return {"link": f'<{request.url.path}?{urlencode([*kept, ("cursor", cursor)])}>; rel="next"'}

@@ -1,0 +1,78 @@
+"""The OpenAPI document: FastAPI's, with the bodies that routes read themselves and the problems that all may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute
+
+from taketurns.api import headers, problems, requests
+
+_REF: Final = "#/components/schemas/{model}"
+_DESCRIPTION: Final = """\
+Background tasks for software that serves many companies: no company can starve another.
+
+Tasks are done **at least once**: a handler may see a task again, with the same task id. A company is named by its id or
+its slug. Times are RFC 3339, in UTC. Errors are problem details (RFC 9457), explained [here](/docs/problems).
+"""
+_REQUEST_ID: Final = headers.parameter(
+    headers.REQUEST_ID,
+    "An id of your own for this request, in every answer, log line and task that it makes; one is made when it is"
+    " missing, or has other characters than letters, digits and . _ ~ : / + = @ -.",
+    {"type": "string", "maxLength": 128},
+)
+
+
+def body_of(model: type[BaseModel], *parameters: dict[str, Any], required: bool = True) -> dict[str, Any]:
+    """The part of a route's documentation that tells of the JSON body it reads."""
+    schema = {"$ref": _REF.format(model=model.__name__)}
+    body = {"required": required, "content": {"application/json": {"schema": schema}}}
+    return {"requestBody": body, "parameters": list(parameters)}
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of a route's function in camelCase: stable, whatever becomes of paths."""
+    return to_camel(route.name)
+
+
+def document(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]:
+    """The document of these routes."""
+    made = get_openapi(
+        title="Taketurns", version=version, description=_DESCRIPTION, openapi_version="3.1.0", routes=routes
+    )
+    schemas: dict[str, Any] = made["components"]["schemas"]
+    schemas |= _schemas()
+    made["components"]["schemas"] = dict(sorted(schemas.items()))
+    for path in made["paths"].values():
+        for operation in path.values():
+            operation.setdefault("parameters", []).append(_REQUEST_ID)
+            for answer in operation["responses"].values():
+                answer.setdefault("headers", {})[headers.REQUEST_ID] = {"schema": {"type": "string"}}
+    _tidy(made)
+    return made
+
+
+def _schemas() -> dict[str, Any]:
+    _, bodies = models_json_schema([(model, "validation") for model in requests.BODIES], ref_template=_REF)
+    problem = TypeAdapter(problems.ProblemBody).json_schema(ref_template=_REF)
+    return {**bodies["$defs"], **problem.pop("$defs"), "Problem": problem}
+
+
+def _tidy(part: Any) -> None:
+    """Leave out what says nothing: titles made from names, and null as the default of what may be left out."""
+    if isinstance(part, dict):
+        if isinstance(part.get("title"), str) and ("type" in part or "anyOf" in part or "$ref" in part):
+            del part["title"]
+        if "default" in part and part["default"] is None:
+            del part["default"]
+        for inner in part.values():
+            _tidy(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            _tidy(inner)

@@ -1,0 +1,114 @@
+"""The routes for operators and their machines: health, readiness, metrics, limits, types, and a pass of processing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+import psycopg
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from psycopg import sql
+from pydantic.alias_generators import to_camel
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from taketurns.api import answers, bodies, lists, problems
+from taketurns.api.openapi import body_of, operation_id
+from taketurns.api.parts import Parts, parts
+from taketurns.api.problems import Problem, documented
+from taketurns.api.requests import ProcessTasks
+from taketurns.engine import limits
+from taketurns.engine.errors import Unavailable
+
+router = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
+processing = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
+
+LIMITS: Final = {
+    to_camel(name.lower()): value
+    for name, value in vars(limits).items()
+    if name.isupper() and isinstance(value, int | float)
+}
+
+
+@router.get("/health", response_model=answers.HealthBody, responses=documented(problems.UNKNOWN_PARAMETER))
+async def get_health(request: Request) -> Response:
+    """Whether this process answers. It asks nobody else: restart what does not answer here."""
+    lists.refuse_query(request)
+    return answers.send(answers.HealthBody(status="ok", version=parts(request).version))
+
+
+@router.get(
+    "/ready", response_model=answers.ReadyBody, responses=documented(problems.NOT_READY, problems.UNKNOWN_PARAMETER)
+)
+async def get_ready(request: Request) -> Response:
+    """Whether this process can serve: its database answers, and has the schema that this version needs."""
+    lists.refuse_query(request)
+    given = parts(request)
+    migration = await _migration(given)
+    if migration != given.migration:
+        raise Problem(
+            problems.NOT_READY,
+            f"the database's schema is at {migration or 'no revision'} and this version needs {given.migration}:"
+            " run the migrations",
+        )
+    return answers.send(answers.ReadyBody(status="ready", migration=migration))
+
+
+async def _migration(given: Parts) -> str | None:
+    query = sql.SQL("select version_num from {}").format(sql.Identifier(given.database.schema, "alembic_version"))
+    try:
+        async with given.database.connection() as connection:
+            row = await (await connection.execute(query)).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
+    except Unavailable as error:
+        raise Problem(problems.NOT_READY, str(error)) from None
+    return str(row[0]) if row else None
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=documented(problems.UNKNOWN_PARAMETER))
+async def get_metrics(request: Request) -> Response:
+    """This process's metrics and the queue's figures, in Prometheus' text format."""
+    return Response(await parts(request).figures.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/limits", response_model=dict[str, float], responses=documented(problems.UNKNOWN_PARAMETER))
+async def get_limits(request: Request) -> Response:
+    """The limits that requests meet."""
+    lists.refuse_query(request)
+    return answers.send(LIMITS)
+
+
+@router.get("/task-types", response_model=answers.TaskTypesBody, responses=documented(problems.UNKNOWN_PARAMETER))
+async def list_task_types(request: Request) -> Response:
+    """The types of task that can be created, with the JSON Schemas of their payloads."""
+    lists.refuse_query(request)
+    shown = [
+        answers.TaskTypeBody(
+            name=known.name,
+            queue=known.queue,
+            priority=known.priority,
+            maxRetries=known.max_retries,
+            timeoutSeconds=known.timeout_seconds,
+            payloadSchema=orjson.Fragment(known.payload_schema),
+        )
+        for known in await parts(request).task_types.all()
+    ]
+    return answers.send(answers.TaskTypesBody(taskTypes=shown))
+
+
+@processing.post(
+    "/workers/process",
+    response_model=answers.PassBody,
+    responses=documented(*problems.IN_BODY),
+    openapi_extra=body_of(ProcessTasks, required=False),
+)
+async def process_tasks(request: Request) -> Response:
+    """One pass of processing, now, in this process: claims a batch by the rule of turns and runs it to its end."""
+    lists.refuse_query(request)
+    body = await bodies.read_if_any(request, ProcessTasks) or ProcessTasks.model_validate({})
+    process_pass = parts(request).process_pass
+    if process_pass is None:
+        raise TypeError("this route is there only with a pass to run")
+    return answers.send(answers.report(await process_pass(limit=body.limit)))

@@ -1,0 +1,243 @@
+"""What a client is told when its request cannot be served: problem details (RFC 9457), one kind for each cause.
+
+Every kind has a stable code, and its `type` leads to the page that explains it. Nothing that the client sent is
+repeated, save the names of its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+from pydantic_core import ErrorDetails
+from starlette.responses import Response
+from starlette.types import Scope
+from typing_extensions import TypedDict
+
+PAGE: Final = "/docs/problems"
+MEDIA_TYPE: Final = "application/problem+json"
+MOST_ERRORS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A cause: its code and status, and what it means for the client. Retryable: the same request may pass later."""
+
+    code: str
+    status: int
+    title: str
+    advice: str
+    retryable: bool = False
+
+
+MALFORMED_JSON = Kind(
+    "malformed_json",
+    400,
+    "The body is not JSON",
+    "Send one JSON document in UTF-8. NaN, infinities, halves of surrogate pairs and documents nested deeper than any"
+    " payload may be are not taken; the pointer leads to the place.",
+)
+INVALID_IDEMPOTENCY_KEY = Kind(
+    "invalid_idempotency_key",
+    400,
+    "The Idempotency-Key is malformed",
+    "Send one header of 1 to 255 printable ASCII characters that are not all blank, bare or in double quotes.",
+)
+MISPLACED_IDEMPOTENCY_KEY = Kind(
+    "misplaced_idempotency_key",
+    400,
+    "A batch has no Idempotency-Key of its own",
+    "Give each task of the batch its own idempotencyKey instead.",
+)
+UNKNOWN_PARAMETER = Kind(
+    "unknown_parameter", 400, "The query has a parameter that is not known", "Use the parameters that are listed."
+)
+INVALID_CURSOR = Kind(
+    "invalid_cursor",
+    400,
+    "The cursor is not one for this list",
+    "Use nextCursor as it was given, with the same filters and order, or begin again without a cursor.",
+)
+OFFSET_TOO_LARGE = Kind(
+    "offset_too_large",
+    400,
+    "The offset is too large",
+    "Page with cursor instead: follow nextCursor or the Link header.",
+)
+ROUTE_NOT_FOUND = Kind("not_found", 404, "There is nothing at this path", "Look the path up in the documentation.")
+COMPANY_NOT_FOUND = Kind(
+    "company_not_found", 404, "There is no such company", "Check its id or slug, or create the company first."
+)
+TASK_NOT_FOUND = Kind(
+    "task_not_found",
+    404,
+    "The company has no such task",
+    "Check the task's id and the company's. Finished tasks are forgotten after their retention.",
+)
+METHOD_NOT_ALLOWED = Kind(
+    "method_not_allowed", 405, "The path does not take this method", "Use one of the methods in the Allow header."
+)
+INVALID_STATE = Kind(
+    "invalid_state",
+    409,
+    "The task's status forbids this",
+    "Look at the task's status: it says what can be done with it.",
+)
+TASK_FORGOTTEN = Kind(
+    "task_forgotten",
+    409,
+    "The task of this idempotency key is forgotten",
+    "The key made a task whose retention has ended. Use a new key to create another.",
+)
+SLUG_TAKEN = Kind("slug_taken", 409, "Another company has this slug", "Choose another slug.")
+COMPANY_HAS_OPEN_TASKS = Kind(
+    "company_has_open_tasks",
+    409,
+    "The company has tasks that have not ended",
+    "Cancel them or let them end, then delete the company.",
+)
+BODY_TOO_LARGE = Kind(
+    "body_too_large", 413, "The body or the payload is too large", "GET /limits says how large they may be."
+)
+UNSUPPORTED_MEDIA_TYPE = Kind(
+    "unsupported_media_type",
+    415,
+    "The body's media type is not supported",
+    "Send it as Content-Type: application/json.",
+)
+INVALID_REQUEST = Kind(
+    "invalid_request", 422, "The request has fields that are not valid", "Correct the fields that errors point at."
+)
+UNKNOWN_TYPE = Kind(
+    "unknown_type",
+    422,
+    "No handler is known for this type",
+    "Use a known type: GET /task-types lists them. A type is known once a worker with its handler has started.",
+)
+INVALID_PAYLOAD = Kind(
+    "invalid_payload",
+    422,
+    "The payload does not fit its type",
+    "Correct the fields that errors point at; GET /task-types shows the schema.",
+)
+IDEMPOTENCY_KEY_REUSED = Kind(
+    "idempotency_key_reused",
+    422,
+    "The idempotency key was used for another request",
+    "Use a new key for a new request, or repeat the first request as it was.",
+)
+INTERNAL_ERROR = Kind(
+    "internal_error",
+    500,
+    "Something went wrong here",
+    "It is not your request's fault. Report the requestId: the log tells the rest. Repeat with an Idempotency-Key.",
+    retryable=True,
+)
+UNAVAILABLE = Kind(
+    "unavailable",
+    503,
+    "The service cannot reach its database",
+    "Repeat the request after the time in Retry-After, best with an Idempotency-Key.",
+    retryable=True,
+)
+NOT_READY = Kind(
+    "not_ready", 503, "This process is not ready to serve", "Wait: the detail says for what.", retryable=True
+)
+
+KINDS: Final = tuple(kind for kind in list(globals().values()) if isinstance(kind, Kind))
+IN_BODY: Final = (MALFORMED_JSON, BODY_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, UNKNOWN_PARAMETER)
+RETRY_AFTER_SECONDS: Final = 1
+
+
+class FieldError(TypedDict):
+    """One thing that is wrong: where in the request (a JSON pointer, RFC 6901, or a parameter's name), and what."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class ProblemBody(TypedDict):
+    """Problem details, RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    requestId: str
+    retryable: bool
+    errors: list[FieldError]
+
+
+class Problem(Exception):
+    """A request that cannot be served, as its client is told."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        detail: str,
+        *,
+        errors: Iterable[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.errors = list(errors)[:MOST_ERRORS]
+        self.headers = dict(headers or {})
+
+
+def response(scope: Scope, problem: Problem) -> Response:
+    """The answer that tells of a problem."""
+    kind = problem.kind
+    body = ProblemBody(
+        type=f"{PAGE}#{kind.code}",
+        title=kind.title,
+        status=kind.status,
+        detail=problem.detail,
+        instance=quote(scope["path"]),
+        code=kind.code,
+        requestId=scope.get("request_id", ""),
+        retryable=kind.retryable,
+        errors=problem.errors,
+    )
+    headers = dict(problem.headers)
+    if kind.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.setdefault("retry-after", str(RETRY_AFTER_SECONDS))
+    return Response(orjson.dumps(body), kind.status, headers, MEDIA_TYPE)
+
+
+def pointer(path: Iterable[str | int]) -> str:
+    """A path as a JSON pointer."""
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
+
+
+def field_errors(
+    errors: Iterable[ErrorDetails | Mapping[str, Any]], *, within: Sequence[str | int] = ()
+) -> list[FieldError]:
+    """Validation errors of pydantic's form as fields of a document, or of its part `within`."""
+    return [
+        FieldError(pointer=pointer((*within, *error["loc"])), code=str(error["type"]), detail=str(error["msg"]))
+        for error in errors
+    ]
+
+
+def documented(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI responses of a route that may answer with these kinds, and with those that every route may."""
+    by_status: dict[int, list[Kind]] = {}
+    for kind in sorted({*kinds, INTERNAL_ERROR, UNAVAILABLE}, key=lambda kind: (kind.status, kind.code)):
+        by_status.setdefault(kind.status, []).append(kind)
+    return {status: _documented(same) for status, same in by_status.items()}
+
+
+def _documented(kinds: Sequence[Kind]) -> dict[str, Any]:
+    return {
+        "description": "\n\n".join(f"`{kind.code}`: {kind.title}. {kind.advice}" for kind in kinds),
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }

@@ -1,0 +1,207 @@
+"""What clients may send: strict models in camelCase, which refuse what they do not know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from taketurns.api.moments import Moment
+from taketurns.companies import directory
+from taketurns.engine import limits, registry
+from taketurns.engine.task import Status
+
+Value = TypeVar("Value")
+
+
+class _OnlyOmitted:
+    """Makes None what stands for a field that was left out, and nothing that a client may send."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(_refuse_null, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        shown = handler(schema)
+        return next(part for part in shown.get("anyOf", [shown]) if part != {"type": "null"})
+
+
+def _refuse_null(value: object) -> object:
+    if value is None:
+        raise PydanticCustomError("null", "must not be null: leave it out instead")
+    return value
+
+
+Omittable = Annotated[Value | None, _OnlyOmitted()]
+
+
+def _slug(slug: str) -> str:
+    if not directory.is_slug(slug):
+        raise PydanticCustomError("invalid_slug", "must not have the form of an id")
+    return slug
+
+
+TypeName = Annotated[
+    str, StringConstraints(min_length=1, max_length=limits.TYPE_LENGTH, pattern=f"^{registry.TYPE_NAME.pattern}$")
+]
+QueueName = Annotated[
+    str, StringConstraints(min_length=1, max_length=limits.QUEUE_LENGTH, pattern=f"^{registry.QUEUE_NAME.pattern}$")
+]
+CompanyName = Annotated[
+    str,
+    StringConstraints(
+        min_length=1,
+        max_length=limits.NAME_LENGTH,
+        pattern=r"^[^\x00-\x1F\x7F]*[^\x00-\x20\x7F][^\x00-\x1F\x7F]*$",
+    ),
+]
+Slug = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=limits.SLUG_LENGTH, pattern=f"^{directory.SLUG.pattern}$"),
+    AfterValidator(_slug),
+]
+Weight = Annotated[int, Field(ge=1, le=limits.WEIGHT_MAX)]
+MaxInFlight = Annotated[int, Field(ge=1, le=limits.IN_FLIGHT_MAX)]
+IdempotencyKey = Annotated[
+    str, StringConstraints(min_length=1, max_length=limits.IDEMPOTENCY_KEY_LENGTH, pattern="^[ -~]*[!-~][ -~]*$")
+]
+
+
+class Body(BaseModel):
+    """A body: exact types, no unknown fields, and null only where it has a meaning."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class CreateTask(Body):
+    """A task to be done. What is left out, its type decides."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"type": "send_email", "payload": {"to": "ada@example.com", "subject": "Hello", "text": "Hello!"}}
+            ]
+        }
+    )
+
+    type: TypeName = Field(description="What is to be done: the name of a handler.")
+    payload: dict[str, Any] = Field(
+        default_factory=dict, description="The handler's arguments, by name. At most 256 KiB, 64 levels deep."
+    )
+    queue: Omittable[QueueName] = Field(None, description="The line to wait in; workers choose theirs.")
+    priority: Omittable[Annotated[int, Field(ge=limits.PRIORITY_FIRST, le=limits.PRIORITY_LAST)]] = Field(
+        None, description="The order within the company: 0 first, 9 last."
+    )
+    run_after: Omittable[Moment] = Field(
+        None, alias="runAfter", description="Not before this time. Not together with delaySeconds."
+    )
+    delay_seconds: Omittable[Annotated[float, Field(ge=0, le=limits.DELAY_SECONDS_MAX)]] = Field(
+        None, alias="delaySeconds", description="Not before so many seconds have passed. Not together with runAfter."
+    )
+    max_retries: Omittable[Annotated[int, Field(ge=0, le=limits.MAX_RETRIES_MAX)]] = Field(
+        None, alias="maxRetries", description="How often a failed attempt is made again."
+    )
+    timeout_seconds: Omittable[Annotated[float, Field(gt=0, le=limits.TIMEOUT_SECONDS_MAX)]] = Field(
+        None, alias="timeoutSeconds", description="How long one attempt may take."
+    )
+
+    @model_validator(mode="after")
+    def _one_time(self) -> Self:
+        if self.run_after is not None and self.delay_seconds is not None:
+            raise PydanticCustomError("two_times", "runAfter and delaySeconds exclude each other: send one of them")
+        return self
+
+
+class CreateBatchTask(CreateTask):
+    """A task of a batch."""
+
+    idempotency_key: Omittable[IdempotencyKey] = Field(
+        None, alias="idempotencyKey", description="As the Idempotency-Key header is for a single task."
+    )
+
+
+class CreateBatch(Body):
+    """Tasks to be created together: all or none."""
+
+    tasks: Annotated[list[CreateBatchTask], Field(min_length=1, max_length=limits.BATCH_TASKS)]
+
+
+class CreateCompany(Body):
+    """A company to take in."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "Acme", "slug": "acme"}]})
+
+    name: CompanyName
+    slug: Omittable[Slug] = Field(
+        None, description="Unique, accepted wherever an id is; made from the name if left out."
+    )
+    weight: Weight = Field(1, description="Turns in each round of the rotation, beside the 1 of others.")
+    paused: bool = Field(False, description="Tasks are taken in but none is given a turn.")
+    max_in_flight: MaxInFlight | None = Field(
+        None, alias="maxInFlight", description="Most tasks at a time; null for no limit but its share."
+    )
+
+
+class ChangeCompany(Body):
+    """What is to change of a company. What is left out stays."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"weight": 5}, {"paused": True}]})
+
+    name: Omittable[CompanyName] = None
+    weight: Omittable[Weight] = None
+    paused: Omittable[bool] = None
+    max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description="null takes the limit away.")
+
+
+class ProcessTasks(Body):
+    """How much a pass of processing is to do."""
+
+    limit: Omittable[Annotated[int, Field(ge=1, le=1000)]] = Field(None, description="Most tasks to claim in the pass.")
+
+
+class Query(BaseModel):
+    """The parameters of a list."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(limits.PAGE_DEFAULT, ge=1, le=limits.PAGE_MAX)
+    offset: int = Field(
+        0,
+        ge=0,
+        description=f"Up to {limits.OFFSET_MAX}. Rows that come or go meanwhile shift the pages: cursor does not.",
+        json_schema_extra={"maximum": limits.OFFSET_MAX},
+    )
+    cursor: Omittable[str] = Field(
+        None, max_length=64, description="nextCursor of the page before, with the same filters."
+    )
+
+
+class TaskQuery(Query):
+    """Which of a company's tasks, and in which order."""
+
+    status: list[Status] = Field(default_factory=list, max_length=6, description="One or several statuses.")
+    type: Omittable[TypeName] = None
+    created_after: Omittable[Moment] = Field(None, alias="createdAfter", description="Created later than this.")
+    created_before: Omittable[Moment] = Field(None, alias="createdBefore", description="Created earlier than this.")
+    sort: Literal["-createdAt", "createdAt"] = Field("-createdAt", description="Newest or oldest first.")
+
+
+class EventQuery(BaseModel):
+    """Which of a task's events."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(100, ge=1, le=1000)
+    after: int = Field(0, ge=0, le=2**31 - 1, description="Only events with a higher number.")
+
+
+BODIES: Final = (CreateTask, CreateBatch, CreateCompany, ChangeCompany, ProcessTasks)

@@ -1,0 +1,304 @@
+"""The routes of tasks: created, looked at, cancelled, run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter
+from fastapi import Query as QueryParameters
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taketurns.api import answers, bodies, headers, lists, paths, problems
+from taketurns.api.openapi import body_of, operation_id
+from taketurns.api.parts import Parts, parts
+from taketurns.api.paths import CompanyPath, TaskPath
+from taketurns.api.problems import FieldError, Problem, documented
+from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
+from taketurns.engine import limits, payload
+from taketurns.engine.errors import IdempotencyConflict, InvalidPayload, UnknownType
+from taketurns.engine.fingerprint import fingerprint
+from taketurns.engine.task import Enqueued, NewTask, Status
+from taketurns.history import events, tasks
+from taketurns.history.tasks import TaskRecord
+
+router = APIRouter(generate_unique_id_function=operation_id, tags=["tasks"])
+
+_IN_TASK: Final = (
+    *problems.IN_BODY,
+    problems.COMPANY_NOT_FOUND,
+    problems.UNKNOWN_TYPE,
+    problems.INVALID_PAYLOAD,
+    problems.IDEMPOTENCY_KEY_REUSED,
+    problems.TASK_FORGOTTEN,
+)
+_OF_ONE: Final = (problems.TASK_NOT_FOUND, problems.UNKNOWN_PARAMETER)
+_LOCATION: Final = {"headers": {"Location": {"schema": {"type": "string"}}}}
+
+
+@router.post(
+    paths.TASKS,
+    status_code=201,
+    response_model=answers.TaskBody,
+    response_description="The task was created.",
+    responses=documented(*_IN_TASK, problems.INVALID_IDEMPOTENCY_KEY)
+    | {200: {"model": answers.TaskBody, "description": "An earlier request with this key had created the task."}},
+    openapi_extra=body_of(CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER),
+)
+async def create_task(request: Request, company_id: CompanyPath) -> Response:
+    """Create a task. With an Idempotency-Key, once however often the request is repeated."""
+    lists.refuse_query(request)
+    given = parts(request)
+    company = paths.company(company_id)
+    key = headers.idempotency_key(request.scope)
+    body = await bodies.read(request, CreateTask)
+    new = await _new_task(given, body, key=key)
+    try:
+        (made,) = await given.broker.enqueue(str(company), [new], request_id=request.scope["request_id"])
+    except IdempotencyConflict:
+        detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another request"
+        raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
+    if made.replayed:
+        (record,) = await _replayed(given, company, [made.task_id])
+        return answers.send(answers.task(record), 200, {headers.REPLAYED: "true"})
+    location = {"location": f"/companies/{made.company_id}/tasks/{made.task_id}"}
+    return answers.send(answers.task(_created(new, made, request)), 201, location)
+
+
+@router.post(
+    paths.TASKS + "/batch",
+    status_code=201,
+    response_model=answers.BatchBody,
+    response_description="All tasks were created, save those that an earlier request had.",
+    responses=documented(*_IN_TASK, problems.MISPLACED_IDEMPOTENCY_KEY)
+    | {200: {"model": answers.BatchBody, "description": "Earlier requests had created every one of the tasks."}},
+    openapi_extra=body_of(CreateBatch),
+)
+async def create_batch(request: Request, company_id: CompanyPath) -> Response:
+    """Create up to 1,000 tasks, all or none."""
+    lists.refuse_query(request)
+    given = parts(request)
+    company = paths.company(company_id)
+    if headers.idempotency_key(request.scope) is not None:
+        detail = f"{headers.IDEMPOTENCY_KEY}: give each task of the batch its own idempotencyKey instead"
+        raise Problem(problems.MISPLACED_IDEMPOTENCY_KEY, detail)
+    body = await bodies.read(request, CreateBatch, most=limits.BATCH_BYTES)
+    new = [
+        await _new_task(given, task, key=task.idempotency_key, within=("tasks", position))
+        for position, task in enumerate(body.tasks)
+    ]
+    try:
+        made = await given.broker.enqueue(str(company), new, request_id=request.scope["request_id"])
+    except IdempotencyConflict as conflict:
+        raise _conflicts(conflict) from None
+    earlier = await _replayed(given, company, [task.task_id for task in made if task.replayed])
+    records = {record.id: record for record in earlier}
+    records |= {task.task_id: _created(new[task.position], task, request) for task in made if not task.replayed}
+    shown = [answers.BatchTaskBody(**answers.task(records[task.task_id]), replayed=task.replayed) for task in made]
+    if all(task.replayed for task in made):
+        return answers.send(answers.BatchBody(tasks=shown), 200, {headers.REPLAYED: "true"})
+    return answers.send(answers.BatchBody(tasks=shown), 201)
+
+
+@router.get(
+    paths.TASKS,
+    response_model=answers.TaskPage,
+    responses=documented(
+        problems.COMPANY_NOT_FOUND,
+        problems.UNKNOWN_PARAMETER,
+        problems.INVALID_CURSOR,
+        problems.OFFSET_TOO_LARGE,
+        problems.INVALID_REQUEST,
+    ),
+)
+async def list_tasks(
+    request: Request, company_id: CompanyPath, query: Annotated[TaskQuery, QueryParameters()]
+) -> Response:
+    """A company's tasks, the newest first."""
+    given = parts(request)
+    company = paths.company(company_id)
+    wanted = tasks.Filter(
+        statuses=frozenset(query.status),
+        type=query.type,
+        created_after=query.created_after,
+        created_before=query.created_before,
+        oldest_first=query.sort == "createdAt",
+    )
+    described = ("tasks", str(company), sorted(wanted.statuses), query.type, query.created_after, query.created_before)
+    after = lists.start(query, given.cursors, *described, query.sort)
+    page = await tasks.page(given.database, company, wanted, limit=query.limit, offset=query.offset, after=after)
+    if page is None:
+        raise paths.company_not_found()
+    cursor = given.cursors.write(page.next_after, *described, query.sort) if page.next_after else None
+    body = answers.TaskPage(
+        tasks=[answers.task(record) for record in page.tasks], hasMore=cursor is not None, nextCursor=cursor
+    )
+    return answers.send(body, headers=lists.link(request, cursor))
+
+
+@router.get(paths.TASK, response_model=answers.TaskBody, responses=documented(*_OF_ONE))
+async def get_task(request: Request, company_id: CompanyPath, task_id: TaskPath) -> Response:
+    """A task as it stands."""
+    lists.refuse_query(request)
+    record = await _task(parts(request), paths.company(company_id), paths.task_id(task_id))
+    return answers.send(answers.task(record))
+
+
+@router.get(
+    paths.TASK + "/events",
+    response_model=answers.EventPage,
+    responses=documented(*_OF_ONE, problems.INVALID_REQUEST),
+)
+async def list_task_events(
+    request: Request, company_id: CompanyPath, task_id: TaskPath, query: Annotated[EventQuery, QueryParameters()]
+) -> Response:
+    """What has happened to a task, in order. The newest event has the task's status."""
+    found = await events.of_task(
+        parts(request).database,
+        paths.company(company_id),
+        paths.task_id(task_id),
+        after=query.after,
+        most=query.limit + 1,
+    )
+    if found is None:
+        raise paths.task_not_found()
+    shown = [answers.event(event) for event in found[: query.limit]]
+    return answers.send(answers.EventPage(events=shown, hasMore=len(found) > query.limit))
+
+
+@router.post(
+    paths.TASK + "/cancel",
+    response_model=answers.TaskBody,
+    responses=documented(*_OF_ONE, problems.INVALID_STATE),
+)
+async def cancel_task(request: Request, company_id: CompanyPath, task_id: TaskPath) -> Response:
+    """End a task that has not ended. Cancelling it again changes nothing."""
+    lists.refuse_query(request)
+    given, company, task = parts(request), paths.company(company_id), paths.task_id(task_id)
+    status = await given.broker.cancel(str(company), task)
+    if status in {Status.COMPLETED, Status.FAILED}:
+        raise Problem(
+            problems.INVALID_STATE, f"the task has {status} already: only a task that has not can be cancelled"
+        )
+    return answers.send(answers.task(await _task(given, company, task)))
+
+
+@router.post(
+    paths.TASK + "/retry",
+    response_model=answers.TaskBody,
+    responses=documented(*_OF_ONE, problems.INVALID_STATE),
+)
+async def retry_task(request: Request, company_id: CompanyPath, task_id: TaskPath) -> Response:
+    """Run a task again, or now if it waits for its time, with a fresh count of retries."""
+    lists.refuse_query(request)
+    given, company, task = parts(request), paths.company(company_id), paths.task_id(task_id)
+    if await given.broker.retry(str(company), task) is Status.PROCESSING:
+        raise Problem(problems.INVALID_STATE, "the task is processing: it can be run again when this attempt has ended")
+    return answers.send(answers.task(await _task(given, company, task)))
+
+
+async def _task(given: Parts, company: UUID | str, task_id: UUID) -> TaskRecord:
+    record = await tasks.find(given.database, company, task_id)
+    if record is None:
+        raise paths.task_not_found()
+    return record
+
+
+async def _new_task(given: Parts, body: CreateTask, *, key: str | None, within: Sequence[str | int] = ()) -> NewTask:
+    """A task as its type and the request want it. Raises Problem: 413 or 422."""
+    try:
+        known = await given.task_types.get(body.type)
+        text = payload.encode(body.type, body.payload)
+        known.check(body.payload)
+    except UnknownType as error:
+        where = problems.pointer((*within, "type"))
+        raise Problem(
+            problems.UNKNOWN_TYPE,
+            str(error),
+            errors=[FieldError(pointer=where, code="unknown_type", detail=str(error))],
+        ) from None
+    except InvalidPayload as error:
+        raise _invalid_payload(error, body.payload, within) from None
+    return NewTask(
+        type=body.type,
+        payload=text,
+        queue=known.queue if body.queue is None else body.queue,
+        priority=known.priority if body.priority is None else body.priority,
+        run_after=body.run_after,
+        delay_seconds=body.delay_seconds,
+        max_retries=known.max_retries if body.max_retries is None else body.max_retries,
+        timeout_seconds=known.timeout_seconds if body.timeout_seconds is None else body.timeout_seconds,
+        idempotency_key=key,
+        fingerprint=None if key is None else _fingerprint(body),
+    )
+
+
+def _fingerprint(body: CreateTask) -> bytes:
+    return fingerprint(
+        type=body.type,
+        payload=body.payload,
+        queue=body.queue,
+        priority=body.priority,
+        run_after=body.run_after,
+        delay_seconds=body.delay_seconds,
+        max_retries=body.max_retries,
+        timeout_seconds=body.timeout_seconds,
+    )
+
+
+def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
+    """A task that was just created, without asking for it again."""
+    if made.status is None or made.run_after is None or made.created_at is None:
+        raise TypeError("a new task has a status and times")
+    return TaskRecord(
+        company_id=made.company_id,
+        id=made.task_id,
+        type=new.type,
+        queue=new.queue,
+        priority=new.priority,
+        payload=new.payload,
+        max_retries=new.max_retries,
+        timeout_seconds=new.timeout_seconds,
+        request_id=request.scope["request_id"],
+        created_at=made.created_at,
+        finished_at=None,
+        result=None,
+        error=None,
+        status=made.status,
+        run_after=made.run_after,
+        started_at=None,
+        retry_count=0,
+        event_number=1,
+        worker_id=None,
+    )
+
+
+async def _replayed(given: Parts, company: UUID | str, task_ids: Sequence[UUID]) -> list[TaskRecord]:
+    """The tasks that earlier requests made. Raises Problem when one is forgotten already, though its key is not."""
+    records = await tasks.find_all(given.database, company, task_ids) if task_ids else []
+    if len(records) < len(set(task_ids)):
+        raise Problem(problems.TASK_FORGOTTEN, "an idempotency key made a task that is forgotten by now: use a new key")
+    return records
+
+
+def _conflicts(conflict: IdempotencyConflict) -> Problem:
+    detail = "the key was used before, for another request"
+    return Problem(
+        problems.IDEMPOTENCY_KEY_REUSED,
+        f"nothing was created: {conflict!s}",
+        errors=[
+            FieldError(
+                pointer=problems.pointer(("tasks", position, "idempotencyKey")),
+                code="idempotency_key_reused",
+                detail=detail,
+            )
+            for position in conflict.positions
+        ],
+    )
+
+
+def _invalid_payload(error: InvalidPayload, given: Mapping[str, Any], within: Sequence[str | int]) -> Problem:
+    errors = problems.field_errors(error.errors, within=(*within, "payload"))
+    return Problem(problems.INVALID_PAYLOAD, bodies.told(errors), errors=errors)
