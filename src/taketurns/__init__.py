@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from taketurns.assembly.application import Taketurns
     from taketurns.assembly.handler import EnqueuedTask, Handler
+    from taketurns.assembly.state import TaskState
     from taketurns.engine.errors import (
         ConfigurationError,
         Fail,
@@ -49,6 +50,7 @@ __all__ = [
     "Status",
     "Taketurns",
     "TaketurnsError",
+    "TaskState",
     "Unavailable",
     "UnknownCompany",
     "UnknownType",
@@ -62,6 +64,7 @@ _ROOMS = {
     "Handler": "taketurns.assembly.handler",
     "Status": "taketurns.engine.task",
     "Taketurns": "taketurns.assembly.application",
+    "TaskState": "taketurns.assembly.state",
     "current": "taketurns.execution.context",
 }
 _ERRORS = "taketurns.engine.errors"

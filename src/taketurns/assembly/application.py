@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from taketurns.assembly.client import Client
+    from taketurns.assembly.state import TaskState
     from taketurns.execution.context import Context
     from taketurns.settings import Settings
 
@@ -105,6 +106,12 @@ class Taketurns:
         """The settings in use: those of the environment, with the arguments of this application."""
         return _stand_in.settings if _stand_in else self._settings
 
+    def adopt(self, settings: Settings) -> Settings:
+        """Go by these settings and not the environment's; answers them with the arguments of this application."""
+        given = {name: value for name, value in self._overrides.items() if value is not None}
+        self._settings = settings.model_copy(update=given)
+        return self._settings
+
     @property
     def client(self) -> Client:
         """What enqueues the tasks of this application."""
@@ -117,8 +124,7 @@ class Taketurns:
     def _settings(self) -> Settings:
         from taketurns import settings  # noqa: PLC0415
 
-        given = {name: value for name, value in self._overrides.items() if value is not None}
-        return settings.current().model_copy(update=given)
+        return self.adopt(settings.current())
 
     @cached_property
     def _client(self) -> Client:
@@ -133,6 +139,10 @@ class Taketurns:
         such task.
         """
         return await self.client.cancel(str(company), task_id)
+
+    async def get(self, company: str | UUID, task_id: UUID) -> TaskState | None:
+        """A task as it stands, or None when the company has no such task."""
+        return await self.client.get(str(company), task_id)
 
     async def close(self) -> None:
         """Send the wake-ups that are due and close the connections; what is done later opens new ones."""
@@ -178,6 +188,11 @@ class Definition:
                 f"type {task_type.name!r}: a parameter cannot be called {name!r}, as an argument of enqueue is{hint}"
             )
         return Handler(self._application, task_type)
+
+
+def load_registry(settings: Settings) -> Registry:
+    """The handlers of the application that the settings name."""
+    return load_application(settings.app).registry
 
 
 def load_application(name: str | None) -> Taketurns:

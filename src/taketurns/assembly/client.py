@@ -1,4 +1,4 @@
-"""What an application does to its cell: enqueue, cancel. Loaded when it is first done, for it brings the drivers."""
+"""What an application asks of its cell. Loaded when it first does, for it brings the drivers."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Final
 from uuid import UUID
 
 from taketurns.assembly import background
+from taketurns.assembly.brokers import close, make_broker
+from taketurns.assembly.state import TaskState
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.postgres.transaction import enqueue_in, is_async, is_sync
+from taketurns.companies import directory
 from taketurns.engine.errors import InvalidOption
 from taketurns.engine.task import Enqueued, NewTask, Status
+from taketurns.history import tasks as history
 from taketurns.settings import Settings
-from taketurns.storage.database import Database
-
-POOL_SIZE: Final = 10
 
 
 class Client:
     """An application's way to one cell. Every event loop has connections of its own."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._brokers: dict[asyncio.AbstractEventLoop, PostgresBroker] = {}
 
     async def submit(self, company: str, tasks: Sequence[NewTask], *, transaction: object = None) -> list[Enqueued]:
@@ -42,10 +42,10 @@ class Client:
             )
         return await enqueue_in(
             transaction,
-            self._settings.schema_name,
+            self.settings.schema_name,
             company,
             tasks,
-            key_lifetime=timedelta(hours=self._settings.idempotency_hours),
+            key_lifetime=timedelta(hours=self.settings.idempotency_hours),
             at=self.now(),
         )
 
@@ -66,6 +66,11 @@ class Client:
         async with self.broker() as broker:
             return await broker.cancel(company, task_id, at=self.now())
 
+    async def get(self, company: str, task_id: UUID) -> TaskState | None:
+        async with self.broker() as broker:
+            record = await history.find(broker.database, directory.reference(company) or "", task_id)
+        return None if record is None else TaskState.of(record)
+
     @asynccontextmanager
     async def broker(self) -> AsyncIterator[PostgresBroker]:
         """The broker of the running event loop."""
@@ -73,22 +78,9 @@ class Client:
         if loop not in self._brokers:
             for ended in [known for known in self._brokers if known.is_closed()]:
                 del self._brokers[ended]
-            self._brokers[loop] = self.make_broker()
+            self._brokers[loop] = make_broker(self.settings, name="taketurns-client")
             await self._brokers[loop].database.open()
         yield self._brokers[loop]
-
-    def make_broker(self, *, pool_size: int = POOL_SIZE) -> PostgresBroker:
-        """A broker that is not open yet."""
-        settings = self._settings
-        database = Database(
-            settings.database_url,
-            schema=settings.schema_name,
-            pool_size=pool_size,
-            pool_timeout=settings.pool_timeout,
-            statement_timeout=settings.statement_timeout,
-            name="taketurns-client",
-        )
-        return PostgresBroker(database, key_lifetime=timedelta(hours=settings.idempotency_hours))
 
     def now(self) -> datetime | None:
         """The moment that stands in for the database's clock, if any does."""
@@ -103,12 +95,6 @@ class Client:
                 await close(broker)
             elif loop.is_running():
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(close(broker), loop))
-
-
-async def close(broker: PostgresBroker) -> None:
-    """Send the wake-ups that are due and close the broker's connections."""
-    await broker.notifier.flush()
-    await broker.database.close()
 
 
 def _kind(value: object) -> str:
