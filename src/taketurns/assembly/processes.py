@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from importlib import metadata
+from typing import Final
 
-from taketurns.assembly.application import Taketurns
+from fastapi import FastAPI
+
+from taketurns.api.application import create_api
+from taketurns.assembly.application import Taketurns, load_application
 from taketurns.assembly.brokers import close, make_broker
 from taketurns.engine.registry import Registry
+from taketurns.engine.task import PassReport
 from taketurns.settings import Settings
-from taketurns.worker import Worker
+from taketurns.worker import Worker, run_pass
 from taketurns.worker.metrics import MetricsServer
 from taketurns.worker.process import work_until_told
+
+PASS_TASKS: Final = 100
 
 
 @asynccontextmanager
@@ -51,3 +60,51 @@ async def serve_worker(settings: Settings, application: Taketurns) -> None:
             await work_until_told(worker)
         finally:
             figures.close()
+
+
+def load_api(settings: Settings) -> FastAPI:
+    """The API for the application that the settings name; it is closed with the API."""
+    application = load_application(settings.app)
+    return build_api(application.adopt(settings), application.registry, application=application)
+
+
+def build_api(settings: Settings, registry: Registry, *, application: Taketurns | None = None) -> FastAPI:
+    """The API for the handlers of the registry. Its connections are opened and closed by its lifespan."""
+    broker = make_broker(settings, name="taketurns-api")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await broker.database.open()
+        try:
+            yield
+        finally:
+            if application is not None:
+                await application.close()
+            await close(broker)
+
+    async def process_pass(*, limit: int | None = None) -> PassReport:
+        return await run_pass(
+            broker=broker,
+            database=broker.database,
+            registry=registry,
+            queues=settings.queues,
+            limit=limit or PASS_TASKS,
+            concurrency=settings.concurrency,
+            beat_seconds=settings.beat_seconds,
+            stale_after_seconds=settings.stale_after_seconds,
+        )
+
+    return create_api(
+        database=broker.database,
+        broker=broker,
+        registry=registry,
+        process_pass=process_pass,
+        version=metadata.version("taketurns"),
+        cursor_secret=_cursor_secret(settings),
+        lifespan=lifespan,
+    )
+
+
+def _cursor_secret(settings: Settings) -> bytes:
+    """The same in every API process of one cell: made from what only they know, the way to their database."""
+    return hashlib.sha256(f"cursors of {settings.schema_name} at {settings.database_url}".encode()).digest()
