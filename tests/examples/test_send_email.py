@@ -12,7 +12,8 @@ import pytest
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from examples.handlers import send_email, tt
-from taketurns import Fail, InvalidPayload
+from taketurns import Fail, InvalidPayload, Status
+from taketurns.testing.engine import Engine
 from tests.examples.attempts import TASK_ID, attempt
 
 
@@ -113,6 +114,28 @@ async def test_a_server_that_is_away_is_tried_again(mail_server: MailServer, mon
 async def test_an_address_that_the_server_cannot_take_is_not_tried_again(mail_server: MailServer) -> None:
     with pytest.raises(Fail, match="cannot take such a letter"):
         await send(to="ädä@example.com")
+
+
+async def test_a_worker_sends_it_again_when_the_server_asks_for_that(
+    taketurns: Engine, mail_server: MailServer
+) -> None:
+    task = await send_email.enqueue(company="acme", to="ada@example.com", subject="Hello")
+    mail_server.answer_to_data = "451 come back later"
+    assert (await taketurns.drain()).retried == 1
+    mail_server.answer_to_data = "250 OK"
+    await taketurns.advance(minutes=1)
+    await taketurns.drain()
+    assert [state.result for state in taketurns.finished(send_email)] == [f"<{task.id}@example.org>"]
+    assert [letter["Message-ID"] for letter in mail_server.letters] == [f"<{task.id}@example.org>"]
+
+
+async def test_a_worker_gives_up_on_a_letter_that_is_refused(taketurns: Engine, mail_server: MailServer) -> None:
+    await send_email.enqueue(company="acme", to="ada@example.com")
+    mail_server.answer_to_recipient = "550 no such mailbox"
+    await taketurns.drain()
+    (state,) = taketurns.finished(send_email)
+    assert (state.status, state.retry_count) == (Status.FAILED, 0)
+    assert "no such mailbox" in (state.error or "")
 
 
 @pytest.mark.parametrize(
