@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import and_, bindparam, func, select, true
 
 from taketurns.engine.task import Status
-from taketurns.history import pages, places
+from taketurns.history import pages, places, reading
 from taketurns.storage.database import Database, Row, compile_statement
 from taketurns.storage.models import ProcessingTask, Task, TaskEvent
 
@@ -56,8 +56,7 @@ async def of_task(
     """At most `most` events numbered above `after`; None when the company has no such task."""
     query, constants = _statement(database.schema, is_id=isinstance(company, UUID))
     parameters = constants | {"company": company, "task_id": task_id, "after": after, "most": most + 1}
-    async with database.connection() as connection:
-        rows = await (await connection.execute(query, parameters)).fetchall()
+    rows = await reading.rows(database, query, parameters)
     if not rows:
         return None
     return [event for event in _events(rows) if event.number > after][:most]

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Text, bindparam, cast, func, select
 
 from taketurns.engine.task import Status
-from taketurns.history import pages, places
+from taketurns.history import pages, places, reading
 from taketurns.storage.database import Database, Row, compile_statement
 from taketurns.storage.models import Task
 
@@ -91,8 +91,7 @@ async def find_all(database: Database, company: UUID | str, task_ids: Sequence[U
     """Those of these tasks that the company has, in any order."""
     query, constants = _find_statement(database.schema, is_id=isinstance(company, UUID))
     parameters = constants | {"company": company, "task_ids": list(task_ids)}
-    async with database.connection() as connection:
-        return [_record(row) for row in await (await connection.execute(query, parameters)).fetchall()]
+    return [_record(row) for row in await reading.rows(database, query, parameters)]
 
 
 async def page(
@@ -130,8 +129,7 @@ async def page(
         "skip": offset,
         "reach": offset + limit + 1,
     }
-    async with database.connection() as connection:
-        rows = await (await connection.execute(query, parameters)).fetchall()
+    rows = await reading.rows(database, query, parameters)
     return _page(rows, limit=limit, oldest_first=wanted.oldest_first) if rows else None
 
 
