@@ -26,7 +26,7 @@ from taketurns.storage.models import Company as CompanyTable
 from taketurns.storage.models import PendingTask, ProcessingTask, ScheduledTask, Turn
 
 SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
-LOCK_SECONDS: Final = 2
+LOCK_SECONDS: Final = 2.0
 FORGET_SECONDS: Final = 4.0
 FORGET_ROWS: Final = 5_000
 
@@ -184,7 +184,7 @@ def _is(company: UUID | str) -> ColumnElement[bool]:
 
 
 async def _limit_waiting(connection: AsyncConnection[Row]) -> None:
-    await connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_SECONDS}s",))
+    await connection.execute("select set_config('lock_timeout', %s, true)", (str(int(LOCK_SECONDS * 1000)),))
 
 
 async def _lock(
