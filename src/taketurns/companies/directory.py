@@ -23,7 +23,7 @@ from taketurns.engine.errors import Unavailable
 from taketurns.storage.database import Database, Row, call, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Company as CompanyTable
-from taketurns.storage.models import PendingTask, ProcessingTask, ScheduledTask, Turn
+from taketurns.storage.models import Line, PendingTask, ProcessingTask, ScheduledTask, Turn
 
 SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LOCK_SECONDS: Final = 2.0
@@ -170,7 +170,8 @@ async def delete(database: Database, company: UUID | str) -> bool:
         for place in (ScheduledTask, PendingTask, ProcessingTask):
             if await fetch(connection, schema, select(place.task_id).where(place.company_id == company_id).limit(1)):
                 raise CompanyHasOpenTasks(str(company))
-        await fetch(connection, schema, delete_from(Turn).where(Turn.company_id == company_id))
+        for rotation in (Line, Turn):
+            await fetch(connection, schema, delete_from(rotation).where(rotation.company_id == company_id))
         gone = delete_from(CompanyTable).where(CompanyTable.id == company_id).returning(CompanyTable.id)
         if not await fetch(connection, schema, gone):
             return False

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     DateTime,
     Double,
@@ -157,6 +158,7 @@ class ProcessingTask(Place, Base):
     """Held by a worker. Counting these rows is how in-flight is known; there is no counter."""
 
     __tablename__ = "processing_tasks"
+    __table_args__ = (Index("processing_tasks_claimed_at_idx", "claimed_at"),)
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
     task_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -167,27 +169,55 @@ class ProcessingTask(Place, Base):
     claimed_at: Mapped[datetime]
 
 
-class Turn(Base):
-    """The place of a company's next turn in the rotation of a queue, in rounds.
+class Line(Base):
+    """A company's line in a queue, from the moment it has work there until a claim reaches its turn and finds none."""
 
-    A row stands here from the moment a company has work in the queue until a claim reaches its place and finds none.
-    """
-
-    __tablename__ = "turns"
-    __table_args__ = (Index("turns_queue_place_company_id_idx", "queue", "place", "company_id"),)
+    __tablename__ = "lines"
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
     queue: Mapped[str] = mapped_column(primary_key=True)
-    place: Mapped[Decimal]
+
+
+class Turn(Base):
+    """The place of a line's next turn in the rotation of its queue, in rounds; -1 for a newcomer, which has none yet.
+
+    A turn moves to another place with every claim that serves it, and nothing looks it up by its company. The floor is
+    the task that was taken last, kept while dead rows must be stepped over; see claim.sql.
+    """
+
+    __tablename__ = "turns"
+
+    queue: Mapped[str] = mapped_column(primary_key=True)
+    place: Mapped[Decimal] = mapped_column(primary_key=True)
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    floor_priority: Mapped[int | None] = mapped_column(SmallInteger)
+    floor_run_after: Mapped[datetime | None]
+    floor_task_id: Mapped[UUID | None]
 
 
 class Rotation(Base):
-    """The place that the rotation of a queue has reached, in rounds since its beginning. It never goes back."""
+    """The place that the rotation of a queue has reached, in rounds since its beginning; the largest row counts.
+
+    It never goes back: a claim adds a row and takes the last one away. No turn but a newcomer's stood below
+    `lowest_turn` at that moment.
+    """
 
     __tablename__ = "rotations"
 
     queue: Mapped[str] = mapped_column(primary_key=True)
-    place: Mapped[Decimal]
+    place: Mapped[Decimal] = mapped_column(primary_key=True)
+    lowest_turn: Mapped[Decimal | None]
+
+
+class Look(Base):
+    """When claims last looked from the beginning, and whether an old snapshot was seen then; the largest row counts."""
+
+    __tablename__ = "looks"
+
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    from_the_beginning_at: Mapped[datetime]
+    has_old_snapshot: Mapped[bool]
+    oldest_claim: Mapped[datetime]
 
 
 class TaskEvent(Base):
@@ -259,6 +289,8 @@ __all__ = [
     "Base",
     "Company",
     "IdempotencyKey",
+    "Line",
+    "Look",
     "PendingTask",
     "ProcessingTask",
     "Rotation",

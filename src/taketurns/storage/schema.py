@@ -17,6 +17,7 @@ OLDEST_SERVER = 16
 FUNCTIONS = (
     "locks",
     "turns",
+    "floors",
     "enqueue",
     "claim",
     "settle",

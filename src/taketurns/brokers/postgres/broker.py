@@ -154,8 +154,9 @@ class PostgresBroker:
         return Pruned(tasks, keys)
 
     async def heal(self) -> int:
-        ((healed,),) = await self.database.call("heal_rotation")
-        return int(healed)
+        ((lines,),) = await self.database.call("heal_rotation")
+        ((turns,),) = await self.database.call("heal_turns")
+        return int(lines) + int(turns)
 
     def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
         return wakeups.listen(self._listen_url, schema=self.database.schema)

@@ -1,6 +1,7 @@
--- Give a turn to every company that has pending tasks, may be served and stands in no rotation. Nothing should be
--- found: this is the net under join_rotation, for rows that an operator or a restored backup left behind.
--- Lives on pending_tasks_pkey, walked company by company, and turns_pkey.
+-- Put every company that has pending tasks, may be served and stands in no rotation back into it. Nothing should be
+-- found: this is the net under join_rotation, for rows that an operator or a restored backup left behind; and it is
+-- how a company that is no longer paused comes back.
+-- Lives on pending_tasks_pkey, walked company by company, and lines_pkey.
 
 create or replace function heal_rotation(of_company uuid default null) returns integer
 language plpgsql volatile
@@ -25,12 +26,39 @@ begin
         select l.company_id, array_agg(l.queue) as queues
         from line l join companies c on c.id = l.company_id
         where not c.paused and (of_company is null or c.id = of_company)
-            and not exists (select from turns t where t.company_id = l.company_id and t.queue = l.queue)
+            and not exists (select from lines x where x.company_id = l.company_id and x.queue = l.queue)
         group by l.company_id order by l.company_id
     loop
         perform join_rotation(forgotten.company_id, forgotten.queues);
         healed := healed + cardinality(forgotten.queues);
     end loop;
+    return healed;
+end
+$$;
+
+-- Give lines without a turn one again, and drop what a line has beyond one. Called when heal_rotation is; its own net
+-- is the cell's lock, under which lines and turns never differ.
+create or replace function heal_turns() returns integer
+language plpgsql volatile
+set search_path from current
+as $$
+declare
+    healed integer;
+begin
+    if not exists (
+        select from lines l full join turns t on t.company_id = l.company_id and t.queue = l.queue
+        where l.queue is null or t.queue is null
+    ) and (select count(*) from lines) = (select count(*) from turns) then
+        return 0;
+    end if;
+    perform pg_advisory_xact_lock(cell_lock());
+    delete from turns t
+    where not exists (select from lines l where l.company_id = t.company_id and l.queue = t.queue)
+        or exists (select from turns x where x.queue = t.queue and x.company_id = t.company_id and x.place > t.place);
+    insert into turns (queue, place, company_id)
+    select l.queue, -1, l.company_id from lines l
+    where not exists (select from turns t where t.company_id = l.company_id and t.queue = l.queue);
+    get diagnostics healed = row_count;
     return healed;
 end
 $$;

@@ -2,7 +2,8 @@
 -- Safe because each report names its claim's token: a task that was rescued, cancelled or claimed again since then
 -- is not found, and is missing from the answer. Reports come sorted by (company, task), so that two settlements lock
 -- in one order.
--- Lives on processing_tasks_pkey and tasks_pkey.
+-- Lives on processing_tasks_pkey and tasks_pkey: each row is looked up by itself (`offset 0` keeps the planner from
+-- turning the join around), whatever the statistics say.
 
 create or replace function settle(
     companies uuid[],
@@ -18,6 +19,7 @@ language sql volatile
 set search_path from current
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
@@ -28,16 +30,31 @@ as $$
         select * from unnest(companies, task_ids, claim_tokens, outcomes, results, errors, delays)
             as r(company_id, task_id, claim_token, outcome, result, error, delay)
     ), ended as (
-        delete from processing_tasks p using report r
-        where p.company_id = r.company_id and p.task_id = r.task_id and p.claim_token = r.claim_token
+        delete from processing_tasks p
+        using (
+            select x.row_id, r.outcome, r.result, r.error, r.delay
+            from report r
+            cross join lateral (
+                select p.ctid as row_id from processing_tasks p
+                where p.company_id = r.company_id and p.task_id = r.task_id and p.claim_token = r.claim_token
+                offset 0) x
+        ) r
+        where p.ctid = r.row_id
         returning p.*, r.outcome, r.result, r.error, r.delay
     ), finished as (
         update tasks t
         set finished_at = m.now, started_at = e.claimed_at, stopped_as = nullif(e.outcome, 'completed'),
             retry_count = e.retry_count, event_number = e.event_number + 1, worker_id = e.worker_id,
             result = e.result::jsonb, error = e.error
-        from ended e, moment m
-        where e.outcome <> 'retry' and t.company_id = e.company_id and t.id = e.task_id
+        from (
+            select e.*, x.row_id
+            from ended e
+            cross join lateral (
+                select t.ctid as row_id from tasks t where t.company_id = e.company_id and t.id = e.task_id
+                offset 0) x
+            where e.outcome <> 'retry'
+        ) e, moment m
+        where t.ctid = e.row_id
     ), remembered as (
         insert into task_events (company_id, task_id, number, kind, at, started_at, run_after, worker_id, error)
         select e.company_id, e.task_id, e.event_number + 1, 'retried', m.now, e.claimed_at,

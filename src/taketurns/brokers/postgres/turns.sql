@@ -5,9 +5,11 @@ create or replace function turn_place(after numeric, weight integer, ahead integ
 language sql immutable
 as $$ select round((floor(after * weight + 0.500001) + ahead - 0.5) / weight, 12) $$;
 
--- Give a company a turn in the queues where it has none, at the place that each rotation has reached.
+-- Put a company into the rotation of the queues where it has no line yet: a newcomer's turn has no place of its own,
+-- which is said by -1, and comes at the place that the rotation has reached.
 -- Whoever makes a company's work claimable calls this in the same transaction. It takes the company's lock, shared,
 -- until that transaction ends: see company_lock.
+-- Lives on lines_pkey.
 
 create or replace function join_rotation(of_company uuid, in_queues text[]) returns void
 language plpgsql volatile
@@ -15,10 +17,14 @@ set search_path from current
 as $$
 begin
     perform pg_advisory_xact_lock_shared(company_lock(of_company));
-    insert into turns (company_id, queue, place)
-    select of_company, q.queue, coalesce((select r.place from rotations r where r.queue = q.queue), 0)
-    from (select distinct unnest(in_queues) as queue) q
-    order by q.queue
+    with joined as (
+        insert into lines (company_id, queue)
+        select distinct of_company, q.queue from unnest(in_queues) as q(queue)
+        order by q.queue
+        on conflict do nothing
+        returning queue
+    )
+    insert into turns (queue, place, company_id) select j.queue, -1, of_company from joined j
     on conflict do nothing;
 end
 $$;

@@ -86,11 +86,27 @@ def upgrade() -> None:
         sa.Column("event_number", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.PrimaryKeyConstraint("company_id", "task_id", name=op.f("processing_tasks_pkey")),
     )
+    op.create_index("processing_tasks_claimed_at_idx", "processing_tasks", ["claimed_at"], unique=False)
     op.create_table(
         "rotations",
         sa.Column("queue", sa.Text(), nullable=False),
         sa.Column("place", sa.Numeric(), nullable=False),
-        sa.PrimaryKeyConstraint("queue", name=op.f("rotations_pkey")),
+        sa.Column("lowest_turn", sa.Numeric(), nullable=True),
+        sa.PrimaryKeyConstraint("queue", "place", name=op.f("rotations_pkey")),
+    )
+    op.create_table(
+        "looks",
+        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("from_the_beginning_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("has_old_snapshot", sa.Boolean(), nullable=False),
+        sa.Column("oldest_claim", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("looks_pkey")),
+    )
+    op.create_table(
+        "lines",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "queue", name=op.f("lines_pkey")),
     )
     op.create_table(
         "scheduled_tasks",
@@ -168,12 +184,14 @@ def upgrade() -> None:
     op.create_index("tasks_finished_at_idx", "tasks", ["finished_at"], unique=False, postgresql_using="brin")
     op.create_table(
         "turns",
-        sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),
         sa.Column("place", sa.Numeric(), nullable=False),
-        sa.PrimaryKeyConstraint("company_id", "queue", name=op.f("turns_pkey")),
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("floor_priority", sa.SmallInteger(), nullable=True),
+        sa.Column("floor_run_after", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("floor_task_id", sa.Uuid(), nullable=True),
+        sa.PrimaryKeyConstraint("queue", "place", "company_id", name=op.f("turns_pkey")),
     )
-    op.create_index("turns_queue_place_company_id_idx", "turns", ["queue", "place", "company_id"], unique=False)
     op.create_table(
         "workers",
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -190,14 +208,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("workers_pkey")),
     )
     # Rows pass through these tables all the time; see decisions/0004-table-settings.md.
-    for table in ("scheduled_tasks", "pending_tasks", "processing_tasks", "turns"):
+    for table in ("scheduled_tasks", "pending_tasks", "processing_tasks", "lines", "turns", "rotations", "looks"):
         op.execute(
             f"alter table {table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,"
             " autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,"
             " autovacuum_vacuum_cost_delay = 0)"
         )
-    for table in ("rotations", "workers"):
-        op.execute(f"alter table {table} set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
+    op.execute("alter table workers set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     schema.install_functions(op.get_bind())
 
@@ -206,6 +223,8 @@ def downgrade() -> None:
     schema.drop_functions(op.get_bind())
     op.drop_table("workers")
     op.drop_table("turns")
+    op.drop_table("lines")
+    op.drop_table("looks")
     op.drop_table("tasks")
     op.drop_table("task_types")
     op.drop_table("task_events")
