@@ -49,6 +49,7 @@ class Event(StrEnum):
     REPORT_IGNORED = "report ignored: the task was cancelled or taken back"
     REPORT_REFUSED = "report could not be stored, the attempt fails instead"
     REPORTS_DROPPED = "reports dropped: the database stayed away"
+    ROW_UNREADABLE = "task failed because its row cannot be read"
     GHOSTS_RELEASED = "tasks released whose claim was never answered"
 
     # Its rounds.

@@ -1,12 +1,13 @@
 """Compares what a worker holds with the rows that say so.
 
 A task in hand without its row was cancelled or taken back: its attempt is told to stop. A row without a task in hand
-was claimed, and the answer never came: it is released.
+was claimed, and the answer never came: it is released, or fails if it is its own fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,11 +16,10 @@ from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
-from taketurns.engine.task import ClaimedTask
+from taketurns.engine.task import ClaimedTask, Outcome, Report
 from taketurns.storage.database import Database
 from taketurns.storage.models import ProcessingTask
 from taketurns.telemetry import Event
-from taketurns.worker.claiming import Claiming
 from taketurns.worker.hands import Hands
 from taketurns.worker.lease import Lease
 from taketurns.worker.settling import Settler
@@ -38,7 +38,7 @@ class Audit:
         database: Database,
         *,
         lease: Lease,
-        claiming: Claiming,
+        no_claims: asyncio.Lock,
         hands: Hands,
         settler: Settler,
         every_seconds: float,
@@ -46,34 +46,45 @@ class Audit:
         self._broker = broker
         self._database = database
         self._lease = lease
-        self._claiming = claiming
+        self._no_claims = no_claims
         self._hands = hands
         self._settler = settler
         self._every_seconds = every_seconds
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
     async def step(self) -> float:
-        """While no claim is under way. What comes or goes during the look is left to the next one."""
+        await self.compare()
+        return self._every_seconds
+
+    async def compare(self, *, unreadable: str | None = None) -> None:
+        """While no claim is under way. What comes or goes during the look is left to the next one.
+
+        `unreadable`: what is wrong with the only row that can be there without a task in hand.
+        """
         if self._lease.worker_id is None or not self._lease.is_held:
-            return self._every_seconds
-        async with self._claiming.under_way:
+            return
+        async with self._no_claims:
             running, waiting = set(self._hands.running), list(self._hands.waiting)
             busy = _claims(self._hands.tasks()) | _claims(self._settler.tasks())
             rows = await self._database.fetch(_rows_of(self._lease.worker_id))
             busy |= _claims(self._settler.tasks())
-        held = {(row[1], row[-1]): row for row in rows}
+        held = {_claim(task): task for task in map(_task, rows)}
         self._hands.forget(
             [attempt for attempt in running & self._hands.running if _claim(attempt.task) not in held],
             [task for task in waiting if task in self._hands.waiting and _claim(task) not in held],
         )
-        await self._release([_task(row) for claim, row in held.items() if claim not in busy])
-        return self._every_seconds
+        if ghosts := [task for claim, task in held.items() if claim not in busy]:
+            await self._lay(ghosts, unreadable)
 
-    async def _release(self, ghosts: list[ClaimedTask]) -> None:
-        if ghosts:
+    async def _lay(self, ghosts: Sequence[ClaimedTask], unreadable: str | None) -> None:
+        if unreadable is None:
             released = await self._broker.release(ghosts)
             telemetry.TASKS_RELEASED.inc(len(released))
             self._log.warning(Event.GHOSTS_RELEASED, count=len(released))
+        else:
+            error = f"the task's row cannot be read: {unreadable}"
+            await self._broker.settle([Report(task, Outcome.FAILED, error=error) for task in ghosts])
+            self._log.error(Event.ROW_UNREADABLE, task_ids=[str(task.task_id) for task in ghosts], error=unreadable)
 
 
 def _claim(task: ClaimedTask) -> Claim:
@@ -90,7 +101,6 @@ _PLACE = (
     "type",
     "queue",
     "priority",
-    "run_after",
     "retry_count",
     "rescue_count",
     "event_number",
@@ -107,6 +117,13 @@ def _rows_of(worker_id: UUID) -> Select[Any]:
 def _task(row: tuple[Any, ...]) -> ClaimedTask:
     """As much of the task as it takes to release it."""
     place = dict(zip(_PLACE, row, strict=True))
+    moment = place["claimed_at"]
     return ClaimedTask(
-        **place, payload="{}", max_retries=0, timeout_seconds=None, request_id=None, created_at=place["claimed_at"]
+        **place,
+        run_after=moment,
+        payload="{}",
+        max_retries=0,
+        timeout_seconds=None,
+        request_id=None,
+        created_at=moment,
     )

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
+from taketurns.engine.errors import Unavailable
 from taketurns.engine.registry import TYPE_NAME, Registry
 from taketurns.engine.task import ClaimedTask
 from taketurns.telemetry import Event
+from taketurns.worker.audit import Audit
 from taketurns.worker.hands import Hands
 from taketurns.worker.lease import Lease
 from taketurns.worker.rounds import AFTER_FAILURE, signal_within, tell_failure
@@ -58,12 +61,15 @@ class Claiming:
         lease: Lease,
         hands: Hands,
         settler: Settler,
+        audit: Audit,
+        under_way: asyncio.Lock,
         registry: Registry,
         queues: Sequence[str],
         batch: int | None,
         poll_seconds: float,
     ) -> None:
-        self.under_way = asyncio.Lock()  # held by a claim, or to keep claims away
+        self._under_way = under_way
+        self._audit = audit
         self._broker = broker
         self._lease = lease
         self._hands = hands
@@ -74,6 +80,8 @@ class Claiming:
         self._poll_seconds = poll_seconds
         self._prospects = prospects
         self._is_stopping = False
+        self._asked = 0
+        self._one_by_one = 0
         self._met: set[str] = set()
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
@@ -99,15 +107,21 @@ class Claiming:
                 failures, poll_at = 0, time.monotonic() + self._poll_seconds
             except Exception as error:
                 tell_failure(self._log, Event.CLAIM_FAILED, error)
+                await self._find_out(error)
                 poll_at = time.monotonic() + AFTER_FAILURE.delay(failures)
                 failures += 1
+
+    @property
+    def has_prospects(self) -> bool:
+        """Whether the next claim need not wait for the poll."""
+        return self._prospects.has_work
 
     @property
     def room(self) -> int:
         """How many tasks may be claimed."""
         if not self._lease.is_held:
             return 0
-        return min(self._hands.free, self._batch, self._settler.room)
+        return min(self._hands.free, self._settler.room, 1 if self._one_by_one else self._batch)
 
     async def step(self, *, most: int | None = None) -> int:
         """Claim once and start what was claimed; answers how many tasks that was."""
@@ -116,16 +130,27 @@ class Claiming:
         if worker_id is None or room < 1:
             return 0
         self._prospects.has_work = False
-        async with self.under_way:
+        self._asked = room
+        async with self._under_way:
             began = time.monotonic()
             tasks = await self._broker.claim(
                 worker_id, queues=self._queues, batch=room, skipped_types=self._skipped_types()
             )
+            self._one_by_one = max(self._one_by_one - 1, 0)
             self._count(tasks, room, time.monotonic() - began)
             self._begin(tasks, worker_id is self._lease.worker_id and self._lease.is_held)
         if len(tasks) == room:
             self._prospects.work_may_wait()
         return len(tasks)
+
+    async def _find_out(self, error: Exception) -> None:
+        """A claim that failed may have moved tasks all the same: an answer that was lost, or a row that cannot be
+        read (fault 078). That row is found by claims of one task."""
+        is_unreadable = not isinstance(error, Unavailable)
+        if is_unreadable and self._asked > 1:
+            self._one_by_one = self._asked
+        with suppress(Exception):  # the next round of the audit will do
+            await self._audit.compare(unreadable=repr(error) if is_unreadable and self._asked == 1 else None)
 
     def _begin(self, tasks: Sequence[ClaimedTask], is_ours: bool) -> None:
         if not is_ours or self._is_stopping:

@@ -94,27 +94,30 @@ class Worker:
             capacity=batch or concurrency,
             on_free=prospects.have_changed,
         )
+        under_way = asyncio.Lock()
+        self._audit = Audit(
+            broker,
+            database,
+            lease=self.lease,
+            no_claims=under_way,
+            hands=self.hands,
+            settler=self.settler,
+            every_seconds=beat_seconds,
+        )
         self.claiming = Claiming(
             broker,
             prospects=prospects,
             lease=self.lease,
             hands=self.hands,
             settler=self.settler,
+            audit=self._audit,
+            under_way=under_way,
             registry=registry,
             queues=queues,
             batch=batch,
             poll_seconds=poll_seconds,
         )
         self.listening = Listening(broker, queues=queues, on_work=prospects.work_may_wait)
-        self._audit = Audit(
-            broker,
-            database,
-            lease=self.lease,
-            claiming=self.claiming,
-            hands=self.hands,
-            settler=self.settler,
-            every_seconds=beat_seconds,
-        )
         self._upkeep: tuple[Duty, ...] = (
             Rescue(
                 broker,

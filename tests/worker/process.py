@@ -1,0 +1,26 @@
+"""A worker process for tests: `python -m tests.worker.process '{"options": …}'`."""
+
+import json
+import os
+import sys
+from typing import Any
+
+from taketurns import telemetry
+from taketurns.brokers.postgres import PostgresBroker
+from taketurns.storage.database import Database
+from taketurns.worker import Worker, process
+from tests.worker.app import URL, registry
+
+
+async def serve(options: dict[str, Any]) -> None:
+    database = Database(os.environ[URL], pool_size=4)
+    await database.open()
+    broker = PostgresBroker(database)
+    await process.work_until_told(Worker(broker=broker, database=database, registry=registry, **options))
+    await broker.notifier.flush()
+    await database.close()
+
+
+if __name__ == "__main__":
+    telemetry.configure(form="json", level="info")
+    process.run(lambda: serve(json.loads(sys.argv[1])))
