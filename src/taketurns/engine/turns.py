@@ -4,8 +4,9 @@ Place. The rotation of a queue is measured in rounds. In each round a company of
 (n - 1/2) / w for whole n. The turn with the smallest place is next; equal places go by company. The rotation's own
 place is that of the furthest turn taken, and never goes back. Having taken a turn, a company's next one is its first
 place after both that turn and the rotation: late turns are made up for within a round, never saved. A newcomer's
-first turn is at the place that the rotation has reached; so is that of a company that comes back after the rotation
-has passed its place. (Start-time fair queuing, on a grid: Goyal, Vin, Cheng 1996.)
+first turn is at the place that the rotation has reached. A company whose work has run out keeps its place until the
+rotation has passed it, and is a newcomer after that; a rotation that finds nobody to serve goes on to the last such
+place. (Start-time fair queuing, on a grid: Goyal, Vin, Cheng 1996.)
 
 Share. `hands` are the task slots in use in the whole fleet, the batch being claimed included. A company is passed over
 while it holds ceil(hands × weight / Σ weight) of them, Σ over the companies that have tasks waiting or running; nor
@@ -89,6 +90,8 @@ def take(
                     if companies[name].is_below_its_limit and (lifted or companies[name].held < shares[name])
                 ]
                 if not able:
+                    if lifted:
+                        _pass_idle_places(companies, rotations[queue])
                     break
                 turns.append(Turn(queue, _take_one(companies, rotations[queue], able)))
     return turns
@@ -118,6 +121,16 @@ def _meet_newcomers(companies: Mapping[str, Company], rotation: Rotation) -> Non
             del rotation.places[name]
     for name in waiting:
         rotation.places.setdefault(name, rotation.place)
+
+
+def _pass_idle_places(companies: Mapping[str, Company], rotation: Rotation) -> None:
+    waiting = _waiting(companies, [rotation])
+    idle = [
+        name
+        for name in rotation.places
+        if name not in waiting and (companies[name].paused or companies[name].is_below_its_limit)
+    ]
+    rotation.place = max(rotation.place, *(rotation.places[name] for name in idle), rotation.place)
 
 
 def _take_one(companies: Mapping[str, Company], rotation: Rotation, able: Iterable[str]) -> str:

@@ -48,7 +48,11 @@ declare
     look_ahead constant integer := 100;
     -- Up to how many companies each is looked at before it counts as one that waits.
     few constant integer := 100;
-    moment constant timestamptz := coalesce(at, clock_timestamp());
+    -- How many companies may leave in one claim: each takes a lock, and the server's table of them is small.
+    may_leave integer := 1000;
+    nobody constant uuid := '00000000-0000-0000-0000-000000000000';
+    everybody constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+    moment timestamptz;
     free integer := batch;
     line text;
     lifted boolean;
@@ -57,12 +61,25 @@ declare
     holders uuid[];
     holdings integer[];
     hands_in_all bigint;
-    weight_waiting bigint;
-    companies_waiting bigint;
+    total_weight bigint;
+    companies_waiting integer := 0;
+    weighed uuid := nobody;
+    waiting record;
     known rotations;
+    began numeric;
     reached numeric;
     lowest numeric;
-    visited uuid[];
+    look integer;
+    look_is_full boolean;
+    heaviest integer;
+    behind_place numeric;
+    behind_company uuid;
+    near_rows tid[];
+    near_companies uuid[];
+    near_places numeric[];
+    near_weights integer[];
+    near_hands integer[];
+    near_rooms integer[];
     chosen_rows tid[];
     chosen_companies uuid[];
     chosen_turns integer[];
@@ -70,6 +87,7 @@ declare
     chosen_weights integer[];
     idle_rows tid[];
     idle_companies uuid[];
+    idle_places numeric[];
     pass_companies uuid[];
     pass_tasks uuid[];
     taken_companies uuid[] := '{}';
@@ -80,137 +98,161 @@ begin
             using errcode = 'invalid_transaction_state';
     end if;
     perform pg_advisory_xact_lock(cell_lock());
+    moment := coalesce(at, clock_timestamp());
     select f.is_over_dead_rows, f.oldest_claim into is_over_dead_rows, oldest_claim from floors(moment) f;
 
-    -- Who holds how many hands.
-    select array_agg(h.company_id), array_agg(h.hands), coalesce(min(h.oldest_claim), moment),
-        coalesce(sum(h.hands), 0) + batch
-    into holders, holdings, oldest_claim, hands_in_all
+    -- Who holds how many hands, this batch included, and the weight of those companies.
+    select coalesce(array_agg(h.company_id), '{}'), coalesce(array_agg(h.hands), '{}'),
+        coalesce(min(h.oldest_claim), moment), coalesce(sum(h.hands), 0) + batch, coalesce(sum(c.weight), 0)
+    into holders, holdings, oldest_claim, hands_in_all, total_weight
     from (
         select p.company_id, count(*)::integer as hands, min(p.claimed_at) as oldest_claim
         from processing_tasks p where p.claimed_at >= oldest_claim
         group by p.company_id
-    ) h;
-
-    -- The weight of the companies that have tasks waiting or running. The walk stops where it makes every share that
-    -- is asked for a single hand. Of more than a few companies, one that ran out of work counts until the rotation
-    -- has passed its place.
-    with heaviest as materialized (
-        select greatest(max(c.weight), 1) as weight
-        from (
-            select h.company_id from unnest(holders) as h(company_id)
-            union all
-            select t.company_id
-            from unnest(in_queues) as q(queue)
-            cross join lateral (
-                select t.company_id from turns t where t.queue = q.queue
-                order by t.queue, t.place, t.company_id limit least(batch, few)
-            ) t
-        ) r
-        cross join lateral (select c.weight from companies c where c.id = r.company_id offset 0) c
-    ), rotating as materialized (
-        select distinct l.company_id from lines l
-        order by l.company_id
-        limit hands_in_all * (select h.weight from heaviest h)
-    ), is_counted as materialized (
-        select is_over_dead_rows or (select count(*) from rotating) > few as unseen
-    ), waiting as materialized (
-        select r.company_id, c.weight
-        from rotating r
-        cross join lateral (
-            select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
-        where (select i.unseen from is_counted i)
-        union all
-        select r.company_id, c.weight
-        from rotating r
-        cross join lateral (
-            select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
-        cross join lateral (
-            select
-            from lines l
-            cross join lateral (
-                select from pending_tasks p where p.queue = l.queue and p.company_id = l.company_id
-                order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p
-            where l.company_id = r.company_id
-            limit 1) l
-        where not (select i.unseen from is_counted i)
-    )
-    select (select count(*) from waiting),
-        coalesce((select sum(w.weight) from waiting w), 0)
-        + coalesce((select sum(c.weight)
-                    from unnest(holders) as h(company_id)
-                    cross join lateral (select c.weight from companies c where c.id = h.company_id offset 0) c
-                    where h.company_id not in (select w.company_id from waiting w)), 0)
-    into companies_waiting, weight_waiting;
+    ) h
+    left join lateral (select c.weight from companies c where c.id = h.company_id offset 0) c on true;
 
     foreach lifted in array array[false, true] loop
         foreach line in array in_queues loop
             exit when free = 0;
             known := null;
             select * into known from rotations r where r.queue = line order by r.place desc limit 1;
-            reached := coalesce(known.place, 0);
+            began := coalesce(known.place, 0);
+            reached := began;
             lowest := case when is_over_dead_rows then coalesce(known.lowest_turn, 0) else 0 end;
-            visited := '{}';
+            behind_place := lowest - 0.000001;
+            behind_company := everybody;
+            look := 1;
             while free > 0 loop
-                -- Whose turns come next. A company that is passed over holds hands, so looking at as many more
-                -- companies as hold any is enough to find everybody who is not.
-                with nearest as materialized (
-                    (
-                        select t.ctid as row_id, t.company_id, reached as place, null::smallint as floor_priority
-                        from turns t
-                        where t.queue = line and t.place = -1 and t.company_id <> all (visited)
-                        order by t.queue, t.place, t.company_id
-                        limit free + coalesce(cardinality(holders), 0)
-                    )
-                    union all
-                    (
-                        select t.ctid, t.company_id, t.place, t.floor_priority
-                        from turns t
-                        where t.queue = line and t.place >= lowest and t.company_id <> all (visited)
-                        order by t.queue, t.place, t.company_id
-                        limit free + coalesce(cardinality(holders), 0)
-                    )
-                ), candidate as materialized (
-                    select n.row_id, n.company_id, n.place, coalesce(c.weight, 1)::integer as weight,
-                        coalesce(c.paused, true) as paused,
-                        least(
-                            free,
-                            c.max_in_flight - coalesce(h.hands, 0),
-                            case when not lifted then
-                                least(
-                                    ceil(hands_in_all::numeric * c.weight / greatest(weight_waiting, c.weight)),
-                                    case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) end
-                                ) - coalesce(h.hands, 0)
-                            end
-                        )::integer as room
-                    from nearest n
-                    left join lateral (select * from companies c where c.id = n.company_id offset 0) c on true
-                    left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = n.company_id
-                ), span as (
-                    select (free + count(*))::numeric / greatest(sum(c.weight), 1) as rounds
-                    from candidate c where c.room > 0 and not c.paused
-                ), turn as (
-                    select c.row_id, c.company_id, c.place, c.weight,
-                        case when k.turn = 1 then c.place
-                            else turn_place(greatest(c.place, reached), c.weight, k.turn - 1) end as turn_place
-                    from candidate c
+                -- Who stands nearest, behind the last turn that was looked at, and how many more hands each may have
+                -- (-1: none, for it is paused or gone). A company that is passed over holds hands, so as many more as
+                -- hold any are enough to find the others; while none of those has work, the look widens.
+                select array_agg(n.row_id), array_agg(n.company_id), array_agg(n.place),
+                    array_agg(coalesce(c.weight, 1)), array_agg(coalesce(h.hands, 0)),
+                    array_agg(case when c.paused is distinct from false then -1
+                        else greatest(least(free, c.max_in_flight - coalesce(h.hands, 0)), 0) end),
+                    max(c.weight), count(*) = look * (free + cardinality(holders))
+                into near_rows, near_companies, near_places, near_weights, near_hands, near_rooms,
+                    heaviest, look_is_full
+                from (
+                    select * from (
+                        (
+                            select t.ctid as row_id, t.company_id, began as place
+                            from turns t
+                            where t.queue = line and t.place = -1 and t.company_id > case
+                                when behind_place < began then nobody
+                                when behind_place = began then behind_company
+                                else everybody end
+                            order by t.queue, t.place, t.company_id
+                            limit look * (free + cardinality(holders))
+                        )
+                        union all
+                        (
+                            select t.ctid, t.company_id, t.place
+                            from turns t
+                            where t.queue = line and (t.place, t.company_id) > (behind_place, behind_company)
+                            order by t.queue, t.place, t.company_id
+                            limit look * (free + cardinality(holders))
+                        )
+                    ) n
+                    order by n.place, n.company_id
+                    limit look * (free + cardinality(holders))
+                ) n
+                left join lateral (select * from companies c where c.id = n.company_id offset 0) c on true
+                left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = n.company_id;
+
+                exit when near_rows is null;
+
+                -- The weight of the companies that have tasks waiting or running, as far as it matters: until every
+                -- share that is asked for is a single hand. The first few are asked for their tasks; of more, one
+                -- that has run out counts until the rotation has passed its place.
+                if not lifted and (total_weight < hands_in_all * heaviest or companies_waiting < 2) then
+                    for waiting in
+                        select r.company_id, c.weight
+                        from (
+                            select d.company_id, row_number() over (order by d.company_id) as number
+                            from (select distinct l.company_id from lines l where l.company_id > weighed) d
+                        ) r
+                        cross join lateral (
+                            select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
+                        where is_over_dead_rows or r.number > few or exists (
+                            select
+                            from lines l
+                            cross join lateral (
+                                select from pending_tasks p where p.queue = l.queue and p.company_id = l.company_id
+                                order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p
+                            where l.company_id = r.company_id
+                            offset 0)
+                        order by r.company_id
+                    loop
+                        weighed := waiting.company_id;
+                        companies_waiting := companies_waiting + 1;
+                        if waiting.company_id <> all (holders) then
+                            total_weight := total_weight + waiting.weight;
+                        end if;
+                        exit when total_weight >= hands_in_all * heaviest and companies_waiting > 1;
+                    end loop;
+                end if;
+
+                -- Their turns in order of place, up to where one might be missing: of a company that was not looked
+                -- at, or of one whose further turns are not listed.
+                with near as materialized (
+                    select n.row_id, n.company_id, n.place, n.weight,
+                        (case when lifted then n.room else least(
+                            n.room,
+                            ceil(hands_in_all::numeric * n.weight / greatest(total_weight, n.weight)) - n.hands,
+                            case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) - n.hands end
+                        ) end)::integer as room
+                    from unnest(near_rows, near_companies, near_places, near_weights, near_hands, near_rooms)
+                        as n(row_id, company_id, place, weight, hands, room)
+                ), span as materialized (
+                    select greatest(reached, min(n.place)) as place,
+                        (look * free + count(*))::numeric / sum(n.weight) as rounds
+                    from near n where n.room > 0 having count(*) > 0
+                ), sight as materialized (
+                    select s.place, s.company_id
+                    from (
+                        select s.place + s.rounds, everybody from span s
+                        union all
+                        select near_places[cardinality(near_rows)], near_companies[cardinality(near_rows)]
+                        where look_is_full
+                    ) s(place, company_id)
+                    order by s.place, s.company_id limit 1
+                ), turn as materialized (
+                    select n.row_id, n.company_id, n.place, n.weight, k.turn_place
+                    from near n
                     cross join span s
-                    cross join lateral generate_series(1, least(c.room, ceil(c.weight * s.rounds)::integer + 1)) k(turn)
-                    where not c.paused
-                    order by turn_place, c.company_id
-                    limit free
+                    cross join lateral (
+                        select case when k.turn = 1 then n.place
+                            else turn_place(greatest(n.place, reached), n.weight, k.turn - 1) end as turn_place
+                        from generate_series(1, least(n.room, ceil(n.weight * s.rounds)::integer + 1)) k(turn)
+                    ) k
+                    cross join sight v
+                    where n.room > 0 and (k.turn_place, n.company_id) <= (v.place, v.company_id)
+                    order by k.turn_place, n.company_id
+                    limit look * free
+                ), last as (
+                    (select t.turn_place as place, t.company_id from turn t
+                     where (select count(*) from turn) = look * free
+                     order by t.turn_place desc, t.company_id desc limit 1)
+                    union all
+                    select v.place, v.company_id from sight v
+                    limit 1
                 ), chosen as (
                     select t.row_id, t.company_id, t.place, t.weight, count(*)::integer as turns
                     from turn t group by t.row_id, t.company_id, t.place, t.weight
+                    union all
+                    select n.row_id, n.company_id, n.place, n.weight, 0
+                    from unnest(near_rows, near_companies, near_places, near_weights, near_rooms)
+                        as n(row_id, company_id, place, weight, room)
+                    where n.room = -1
                 )
-                select array_agg(c.row_id), array_agg(c.company_id), array_agg(c.turns), array_agg(c.place),
-                    array_agg(c.weight),
-                    (select array_agg(c.row_id) from candidate c where c.paused),
-                    (select array_agg(c.company_id) from candidate c where c.paused)
-                into chosen_rows, chosen_companies, chosen_turns, chosen_places, chosen_weights, idle_rows, idle_companies
+                select (select l.place from last l), (select l.company_id from last l),
+                    array_agg(c.row_id), array_agg(c.company_id), array_agg(c.turns), array_agg(c.place),
+                    array_agg(c.weight)
+                into behind_place, behind_company, chosen_rows, chosen_companies, chosen_turns, chosen_places,
+                    chosen_weights
                 from chosen c;
-
-                exit when chosen_companies is null and idle_companies is null;
 
                 -- Their head tasks change hands; the places of those served move on, and the rotation's.
                 with head as materialized (
@@ -253,6 +295,8 @@ begin
                             limit c.turns
                         ) h
                     ) p
+                    order by turn_place, c.company_id
+                    limit free
                 ), taken as (
                     delete from pending_tasks p where p.ctid = any (array(select h.row_id from head h))
                     returning p.*
@@ -266,9 +310,12 @@ begin
                     select t.company_id, t.task_id, h.turn_row, h.turn, h.turn_place, h.priority, h.run_after
                     from taken t join head h on h.task_id = t.task_id
                 ), served as materialized (
-                    select c.row_id, c.company_id, c.place, c.weight, coalesce(s.turns, 0) as turns, s.furthest
-                    from unnest(chosen_rows, chosen_companies, chosen_places, chosen_weights)
-                        as c(row_id, company_id, place, weight)
+                    select c.row_id, c.company_id, c.weight, coalesce(s.turns, 0) as turns, s.furthest,
+                        coalesce(s.turns, 0) < c.turns or c.turns = 0 as is_idle,
+                        case when s.turns > 0 then turn_place(greatest(c.place, reached), c.weight, s.turns)
+                            else c.place end as next_place
+                    from unnest(chosen_rows, chosen_companies, chosen_turns, chosen_places, chosen_weights)
+                        as c(row_id, company_id, turns, place, weight)
                     left join (
                         select t.company_id, count(*)::integer as turns, max(t.turn_place) as furthest
                         from turn t group by t.company_id
@@ -278,7 +325,7 @@ begin
                     from turn t where is_over_dead_rows order by t.company_id, t.turn desc
                 ), advanced as (
                     update turns t
-                    set place = turn_place(greatest(s.place, reached), s.weight, s.turns),
+                    set place = s.next_place,
                         floor_priority = l.priority, floor_run_after = l.run_after, floor_task_id = l.task_id
                     from served s left join last l on l.company_id = s.company_id
                     where t.ctid = s.row_id and t.company_id = s.company_id and s.turns > 0
@@ -286,17 +333,19 @@ begin
                 select
                     (select coalesce(array_agg(t.company_id order by t.turn_place, t.company_id), '{}') from turn t),
                     (select coalesce(array_agg(t.task_id order by t.turn_place, t.company_id), '{}') from turn t),
-                    greatest(reached, max(coalesce(s.furthest, s.place))),
-                    idle_rows || array_agg(s.row_id) filter (where s.turns = 0),
-                    idle_companies || array_agg(s.company_id) filter (where s.turns = 0)
-                into pass_companies, pass_tasks, reached, idle_rows, idle_companies
+                    greatest(reached, max(s.furthest),
+                        max(s.next_place) filter (where s.is_idle and lifted and free > (select count(*) from turn)
+                            and s.next_place <= coalesce(behind_place, s.next_place))),
+                    array_agg(s.row_id) filter (where s.is_idle and s.turns = 0),
+                    array_agg(s.company_id) filter (where s.is_idle and s.turns = 0),
+                    array_agg(s.next_place) filter (where s.is_idle and s.turns = 0)
+                into pass_companies, pass_tasks, reached, idle_rows, idle_companies, idle_places
                 from served s;
 
                 taken_companies := taken_companies || pass_companies;
                 taken_tasks := taken_tasks || pass_tasks;
                 free := free - cardinality(pass_tasks);
-                exit when free = 0 and idle_companies is null;
-
+                look := case when pass_tasks = '{}' then least(look * 2, 64) else 1 end;
                 select array_agg(h.company_id), array_agg(h.hands) into holders, holdings
                 from (
                     select h.company_id, sum(h.hands)::integer as hands
@@ -308,12 +357,18 @@ begin
                     group by h.company_id
                 ) h;
 
-                -- Who has no work, or may not have it done, leaves the walk; see company_lock.
-                if idle_companies is not null then
-                    visited := visited || idle_companies;
+                -- Who has no work, or may not have it done, keeps its place until the rotation has passed it, and
+                -- then leaves the walk; see company_lock.
+                if idle_rows is not null and may_leave > 0 then
                     select array_agg(i.row_id), array_agg(i.company_id) into idle_rows, idle_companies
-                    from unnest(idle_rows, idle_companies) as i(row_id, company_id)
+                    from (
+                        select i.row_id, i.company_id
+                        from unnest(idle_rows, idle_companies, idle_places) as i(row_id, company_id, place)
+                        where i.place <= reached
+                        limit may_leave
+                    ) i
                     where pg_try_advisory_xact_lock(company_lock(i.company_id));
+                    may_leave := may_leave - coalesce(cardinality(idle_rows), 0);
                     with leaving as materialized (
                         select i.row_id, i.company_id
                         from unnest(idle_rows, idle_companies) as i(row_id, company_id)
@@ -329,7 +384,11 @@ begin
                     )
                     delete from lines x using leaving l where x.company_id = l.company_id and x.queue = line;
                 end if;
+                exit when behind_place is null;
             end loop;
+
+            -- Newcomers that were met and not served keep the place at which they were met.
+            update turns t set place = began where t.queue = line and t.place = -1;
 
             if reached > coalesce(known.place, 0) then
                 delete from rotations r where r.queue = line and r.place = known.place;

@@ -1,0 +1,312 @@
+"""A cell in PostgreSQL as tests see it: its broker, and its tables by plain SQL."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import LiteralString, Self
+from uuid import UUID
+
+import psycopg
+
+from taketurns.brokers.postgres import PostgresBroker
+from taketurns.engine import turns
+from taketurns.engine.task import Status
+from taketurns.storage.database import Database, Row, conninfo
+from taketurns.storage.ids import new_id
+from tests.brokers.cell import Move
+
+TABLES = (
+    "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
+    " idempotency_keys, workers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn that a claim took, as its row says."""
+
+    company: str
+    task_id: UUID
+    company_id: UUID
+    queue: str
+    token: UUID
+
+
+def connect(url: str) -> psycopg.Connection[Row]:
+    """A connection whose names are the cell's."""
+    connection = psycopg.connect(conninfo(url), autocommit=True)
+    connection.execute("set search_path to taketurns")
+    connection.execute("set statement_timeout to '20s'")
+    return connection
+
+
+class PostgresCell:
+    """See tests.brokers.cell.Cell; `take` and `settle` are the verbs by bare SQL, for rules that need no broker."""
+
+    broker: PostgresBroker
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.connection = connect(url)
+        self._slugs: dict[UUID, str] = {}
+
+    @classmethod
+    async def open(cls, url: str, *, pool_size: int = 16) -> Self:
+        cell = cls(url)
+        database = Database(url, pool_size=pool_size)
+        await database.open()
+        cell.broker = PostgresBroker(database)
+        return cell
+
+    async def close(self) -> None:
+        await self.broker.notifier.flush()
+        await self.broker.database.close()
+        self.connection.close()
+
+    def add_company(
+        self, slug: str, *, weight: int = 1, max_in_flight: int | None = None, paused: bool = False
+    ) -> UUID:
+        company_id = new_id()
+        self.connection.execute(
+            "insert into companies (id, slug, name, weight, max_in_flight, paused) values (%s, %s, %s, %s, %s, %s)",
+            (company_id, slug, slug, weight, max_in_flight, paused),
+        )
+        self._slugs[company_id] = slug
+        return company_id
+
+    def name_companies(self) -> None:
+        """Learn the slugs of companies that were made by other statements."""
+        self._slugs = dict(self.rows("select id, slug from companies"))
+
+    def set_weight(self, slug: str, weight: int) -> None:
+        self.connection.execute("update companies set weight = %s where slug = %s", (weight, slug))
+
+    def set_max_in_flight(self, slug: str, most: int | None) -> None:
+        self.connection.execute("update companies set max_in_flight = %s where slug = %s", (most, slug))
+
+    def set_paused(self, slug: str, paused: bool) -> None:
+        self.connection.execute("update companies set paused = %s where slug = %s", (paused, slug))
+        if not paused:
+            self.connection.execute("select heal_rotation(company_id(%s))", (slug,))
+
+    def delete_company(self, slug: str) -> None:
+        self.connection.execute("delete from companies where slug = %s", (slug,))
+
+    def add_lease(self, worker_id: UUID, *, beat: int = 0) -> None:
+        self.connection.execute(
+            "insert into workers (id, name, host, version, queues, types, concurrency, beat, started_at, beat_at)"
+            " values (%s, 'worker', 'host', '0', '{default}', '{work}', 1, %s, clock_timestamp(), clock_timestamp())",
+            (worker_id, beat),
+        )
+
+    def beat(self, worker_id: UUID) -> int:
+        ((beat,),) = self.rows(
+            "update workers set beat = beat + 1, beat_at = clock_timestamp() where id = %s returning beat", worker_id
+        )
+        return int(beat)
+
+    def remove_lease(self, worker_id: UUID) -> None:
+        self.connection.execute("delete from workers where id = %s", (worker_id,))
+
+    def slug_of(self, company_id: UUID) -> str:
+        return self._slugs[company_id]
+
+    def status(self, task_id: UUID) -> Status | None:
+        found = self.rows(f"select status from ({_STATUSES}) s where task_id = %s", task_id)
+        return Status(found[0][0]) if found else None
+
+    def result(self, task_id: UUID) -> object:
+        return self.rows("select result from tasks where id = %s", task_id)[0][0]
+
+    def error(self, task_id: UUID) -> str | None:
+        error: str | None = self.rows("select error from tasks where id = %s", task_id)[0][0]
+        return error
+
+    def retries(self, task_id: UUID) -> int:
+        ((count,),) = self.rows(
+            "select coalesce(s.retry_count, p.retry_count, r.retry_count, t.retry_count) from tasks t"
+            " left join scheduled_tasks s on s.task_id = t.id left join pending_tasks p on p.task_id = t.id"
+            " left join processing_tasks r on r.task_id = t.id where t.id = %s",
+            task_id,
+        )
+        return int(count)
+
+    def history(self, task_id: UUID) -> list[Move]:
+        rows = self.rows(f"select number, kind from ({_MOVES}) m where task_id = %s order by number, kind", task_id)
+        return [Move(*row) for row in rows]
+
+    def standing(self) -> Counter[Status]:
+        rows = self.rows(f"select status, count(*) from ({_STATUSES}) s group by status")
+        return Counter({Status(status): count for status, count in rows})
+
+    def contradictions(self) -> list[str]:
+        return [
+            f"{what}: {row}"
+            for what, statement in _CONTRADICTIONS.items()
+            for row in self.connection.execute(statement.encode()).fetchall()
+        ]
+
+    def clear(self) -> None:
+        self.connection.execute(f"truncate {TABLES}")
+        self._slugs.clear()
+
+    def rows(self, statement: str, *arguments: object) -> list[Row]:
+        return self.connection.execute(statement.encode(), arguments).fetchall()
+
+    # The verbs by bare SQL.
+
+    def submit(self, company: str, count: int = 1, *, queue: str = "default", type: str = "work") -> list[UUID]:
+        task_ids = [new_id() for _ in range(count)]
+        self.connection.execute(
+            "select * from enqueue(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                company,
+                task_ids,
+                [type] * count,
+                ["{}"] * count,
+                [queue] * count,
+                [5] * count,
+                [None] * count,
+                [None] * count,
+                [0] * count,
+                [None] * count,
+            ),
+        )
+        return task_ids
+
+    def take(
+        self,
+        batch: int,
+        *,
+        queues: Sequence[str] = ("default",),
+        skipped_types: Sequence[str] = (),
+        on: psycopg.Connection[Row] | None = None,
+        function: LiteralString = "claim",
+    ) -> list[Turn]:
+        token = uuid.uuid4()
+        rows = (on or self.connection).execute(
+            f"select company_id, task_id, queue from {function}(%s, %s, %s, %s, %s)",
+            (WORKER, list(queues), batch, token, list(skipped_types)),
+        )
+        return [Turn(self._slugs[company], task, company, queue, token) for company, task, queue in rows]
+
+    def finish(
+        self,
+        taken: Sequence[Turn],
+        *,
+        on: psycopg.Connection[Row] | None = None,
+        function: LiteralString = "settle",
+    ) -> int:
+        """Settle turns as completed; answers how many stood."""
+        ordered = sorted(taken, key=lambda turn: (turn.company_id, turn.task_id))
+        count = len(ordered)
+        return (
+            (on or self.connection)
+            .execute(
+                f"select * from {function}(%s, %s, %s, %s, %s, %s, %s)",
+                (
+                    [turn.company_id for turn in ordered],
+                    [turn.task_id for turn in ordered],
+                    [turn.token for turn in ordered],
+                    ["completed"] * count,
+                    [None] * count,
+                    [None] * count,
+                    [None] * count,
+                ),
+            )
+            .rowcount
+        )
+
+    def seen_by_the_rule(self, queues: Sequence[str]) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
+        """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id."""
+        companies = {
+            str(company): turns.Company(weight, held, most, paused)
+            for company, weight, held, most, paused in self.rows(
+                "select c.id, c.weight, (select count(*) from processing_tasks p where p.company_id = c.id),"
+                " c.max_in_flight, c.paused from companies c"
+            )
+        }
+        named = {
+            queue
+            for (queue,) in self.rows(
+                "select queue from turns union select queue from pending_tasks union select queue from rotations"
+            )
+        }
+        rotations = {queue: turns.Rotation() for queue in {*named, *queues}}
+        for queue, place in self.rows("select queue, max(place) from rotations group by queue"):
+            rotations[queue].place = exact(place)
+        for queue, company, place in self.rows("select queue, company_id, place from turns where place >= 0"):
+            rotations[queue].places[str(company)] = exact(place)
+        for queue, company, count in self.rows(
+            "select queue, company_id, count(*) from pending_tasks group by queue, company_id"
+        ):
+            rotations[queue].waiting[str(company)] = count
+        return companies, rotations
+
+
+def exact(place: Decimal) -> Fraction:
+    """A place as the fraction that was rounded: weights are at most 100, so its denominator is at most 200."""
+    return Fraction(place).limit_denominator(200)
+
+
+WORKER = uuid.UUID(int=1)
+
+_STATUSES = """
+    select task_id, 'scheduled' as status from scheduled_tasks
+    union all select task_id, 'pending' from pending_tasks
+    union all select task_id, 'processing' from processing_tasks
+    union all select id, coalesce(stopped_as, 'completed') from tasks where finished_at is not null
+"""
+
+# The claim that began an attempt is told by the move that ended it, or by the row of an attempt that is running.
+_MOVES = """
+    select id as task_id, 1 as number, 'created' as kind from tasks
+    union all select task_id, number, kind from task_events
+    union all select task_id, number - 1, 'claimed' from task_events where started_at is not null
+    union all select id, event_number, coalesce(stopped_as, 'completed') from tasks where finished_at is not null
+    union all select id, event_number - 1, 'claimed' from tasks where finished_at is not null and started_at is not null
+    union all select task_id, event_number, 'claimed' from processing_tasks
+"""
+
+_CONTRADICTIONS = {
+    "a task does not stand in exactly one place": f"""
+        select t.id, array_agg(s.status) from tasks t left join ({_STATUSES}) s on s.task_id = t.id
+        group by t.id having count(s.status) <> 1""",
+    "something stands there that is no task": f"""
+        select s.* from ({_STATUSES}) s where not exists (select from tasks t where t.id = s.task_id)""",
+    "a place and its record differ": """
+        select t.id from tasks t
+        join (select task_id, queue, priority, type, company_id from scheduled_tasks
+              union all select task_id, queue, priority, type, company_id from pending_tasks
+              union all select task_id, queue, priority, type, company_id from processing_tasks) p on p.task_id = t.id
+        where (p.queue, p.priority, p.type, p.company_id) <> (t.queue, t.priority, t.type, t.company_id)""",
+    "a company has work but no turn": """
+        select distinct c.slug, p.queue from pending_tasks p join companies c on c.id = p.company_id
+        where not c.paused
+            and not exists (
+                select from turns t join lines l on l.company_id = t.company_id and l.queue = t.queue
+                where t.company_id = p.company_id and t.queue = p.queue)""",
+    "a line has not exactly one turn": """
+        select l.company_id, l.queue, t.company_id, t.queue, count(t.queue)
+        from lines l full join turns t on t.company_id = l.company_id and t.queue = l.queue
+        group by 1, 2, 3, 4 having l.queue is null or count(t.queue) <> 1""",
+    "a line has not one turn": """
+        select l.company_id, l.queue, count(t.place) from lines l
+        full join turns t on t.company_id = l.company_id and t.queue = l.queue
+        group by l.company_id, l.queue having count(t.place) <> 1 or l.queue is null""",
+    "a history has gaps, or a number twice": f"""
+        select m.task_id, array_agg(m.number order by m.number) from ({_MOVES}) m group by m.task_id
+        having array_agg(m.number order by m.number)
+            <> (select array_agg(n) from generate_series(1, count(m.number)::integer) n)""",
+    "a place does not stand at the last number of its history": f"""
+        select p.task_id from (
+            select task_id, event_number from scheduled_tasks
+            union all select task_id, event_number from pending_tasks
+            union all select task_id, event_number from processing_tasks) p
+        where p.event_number <> (select max(m.number) from ({_MOVES}) m where m.task_id = p.task_id)""",
+}

@@ -1,0 +1,153 @@
+"""The claim held to the rule: in series it takes the very turns that taketurns.engine.turns tells."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taketurns.engine import turns
+from tests.brokers.postgres.cell import PostgresCell, Turn
+
+QUEUES = ("bulk", "default")
+
+by_bare_sql = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+weights = st.one_of(st.integers(1, 5), st.integers(1, 100))
+batches = st.one_of(st.just(1), st.integers(1, 10), st.integers(1, 100))
+companies = st.lists(
+    st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), min_size=1, max_size=9
+)
+
+
+def claim_as_told(cell: PostgresCell, batch: int, queues: Sequence[str] = ("default",)) -> list[Turn]:
+    """Claim, and compare turn by turn with what the rule says of the state that the claim finds."""
+    known, rotations = cell.seen_by_the_rule(queues)
+    told = turns.take(known, rotations, queues, batch)
+    taken = cell.take(batch, queues=queues)
+    assert [(turn.queue, str(turn.company_id)) for turn in taken] == [(turn.queue, turn.company) for turn in told]
+    if len(taken) == batch:
+        _, found = cell.seen_by_the_rule(queues)
+        for queue in queues:
+            assert found[queue].place == rotations[queue].place
+            assert _places(found[queue], known) == _places(rotations[queue], known)
+    return taken
+
+
+def _places(rotation: turns.Rotation, known: Mapping[str, turns.Company]) -> dict[str, Fraction]:
+    """The next turns of those who wait, a newcomer's at the place of the rotation; others' are the claim's affair."""
+    return {
+        name: rotation.places.get(name, rotation.place)
+        for name, count in rotation.waiting.items()
+        if count and not known[name].paused
+    }
+
+
+@by_bare_sql
+@given(companies, st.lists(batches, min_size=1, max_size=8), st.randoms())
+def test_the_claim_takes_the_turns_of_the_rule(
+    bare_cell: PostgresCell,
+    companies: list[dict[str, Any]],
+    batches: list[int],
+    chance: random.Random,
+) -> None:
+    bare_cell.clear()
+    names = [chr(ord("a") + place) for place in range(len(companies))]
+    for name, options in zip(names, companies, strict=True):
+        bare_cell.add_company(name, **options)
+    running: list[Turn] = []
+    for batch in batches:
+        _disturb(bare_cell, names, chance)
+        running += claim_as_told(bare_cell, batch, chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]]))
+        ended = [turn for turn in running if chance.random() < 0.5]
+        bare_cell.finish(ended)
+        running = [turn for turn in running if turn not in ended]
+    assert bare_cell.contradictions() == []
+
+
+def _disturb(cell: PostgresCell, names: Sequence[str], chance: random.Random) -> None:
+    for name in names:
+        for queue in QUEUES:
+            if chance.random() < 0.4:
+                cell.submit(name, chance.randint(1, 30), queue=queue)
+        if chance.random() < 0.1:
+            cell.set_weight(name, chance.choice([1, 2, 7, 100]))
+        if chance.random() < 0.1:
+            cell.set_paused(name, chance.random() < 0.5)
+        if chance.random() < 0.1:
+            cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
+
+
+def add_running(cell: PostgresCell, count: int) -> None:
+    """Hands of a company that wants nothing more: with many of those nobody else comes near its share."""
+    cell.add_company("retired")
+    for _ in range(count // 1_000):
+        cell.submit("retired", 1_000)
+        cell.take(1_000)
+
+
+def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(bare_cell: PostgresCell) -> None:
+    add_running(bare_cell, 1_000)
+    bare_cell.add_company("heavy", weight=100)
+    bare_cell.add_company("light")
+    bare_cell.add_company("limited", weight=100, max_in_flight=1)
+    for name in ("heavy", "light", "limited"):
+        bare_cell.submit(name, 500)
+    taken: Counter[str] = Counter()
+    for _ in range(30):
+        turns = claim_as_told(bare_cell, 10)
+        taken.update(turn.company for turn in turns)
+        bare_cell.finish(turns)
+    assert taken["light"] <= 4
+
+
+def test_many_companies_that_have_run_out_are_passed_in_one_claim(bare_cell: PostgresCell) -> None:
+    """More of them than the server's table of locks can hold."""
+    add_companies(bare_cell, 12_000)
+    while taken := bare_cell.take(1_000):
+        bare_cell.finish(taken)
+    bare_cell.add_company("late")
+    bare_cell.submit("late")
+    assert [turn.company for turn in bare_cell.take(10)] == ["late"]
+
+
+def add_companies(cell: PostgresCell, count: int) -> None:
+    """Companies with one task each, as many enqueues would leave them."""
+    cell.connection.execute(
+        """
+        with company as (
+            insert into companies (id, slug, name)
+            select gen_random_uuid(), 'company-' || n, '' from generate_series(1, %s) n returning id
+        ), task as (
+            insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
+            select id, gen_random_uuid(), 'work', 'default', 5, clock_timestamp(), 0, '{}', clock_timestamp()
+            from company returning *
+        ), pending as (
+            insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
+            select queue, company_id, priority, run_after, id, type from task
+        ), line as (
+            insert into lines (company_id, queue) select id, 'default' from company
+        )
+        insert into turns (queue, place, company_id) select 'default', -1, id from company
+        """,
+        (count,),
+    )
+    cell.name_companies()
+
+
+def test_companies_that_were_deleted_do_not_stop_the_rotation(bare_cell: PostgresCell) -> None:
+    for name in ("gone", "lost", "past", "kept"):
+        bare_cell.add_company(name)
+        bare_cell.submit(name)
+    bare_cell.finish(bare_cell.take(4))
+    for name in ("gone", "lost", "past"):
+        bare_cell.delete_company(name)
+    bare_cell.submit("kept", 3)
+    assert [turn.company for turn in bare_cell.take(1)] == ["kept"]
+    assert [turn.company for turn in bare_cell.take(10)] == ["kept", "kept"]
+    assert bare_cell.rows("select * from turns") == []
