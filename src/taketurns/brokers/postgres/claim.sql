@@ -392,9 +392,9 @@ begin
 
             if reached > coalesce(known.place, 0) then
                 delete from rotations r where r.queue = line and r.place = known.place;
-                insert into rotations (queue, place, lowest_turn) values (line, reached, (
+                insert into rotations (queue, place, lowest_turn) values (line, reached, least(reached, (
                     select t.place from turns t where t.queue = line and t.place >= lowest
-                    order by t.queue, t.place, t.company_id limit 1));
+                    order by t.queue, t.place, t.company_id limit 1)));
             end if;
         end loop;
     end loop;

@@ -39,7 +39,9 @@ begin
         last.from_the_beginning_at := moment;
         last.has_old_snapshot := exists (
             select from pg_stat_get_activity(null) a
-            where a.backend_xmin is not null and a.pid <> pg_backend_pid() and age(a.backend_xmin) > 100);
+            where a.backend_xmin is not null and age(a.backend_xmin) > 100 and a.pid <> pg_backend_pid()
+                and a.backend_type <> 'autovacuum worker'
+                and coalesce(a.datid, 0) in (0, (select d.oid from pg_database d where d.datname = current_database())));
     end if;
     delete from looks l where l.number = last.number;
     insert into looks (number, from_the_beginning_at, has_old_snapshot, oldest_claim)
