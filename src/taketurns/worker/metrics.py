@@ -51,7 +51,7 @@ class MetricsServer:
         handler = type("Handler", (_Handler,), {"is_healthy": staticmethod(is_healthy), "registry": registry})
         self._server = ThreadingHTTPServer((host, port), handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
         self._thread.start()
         telemetry.logger("worker").info(telemetry.Event.METRICS_SERVED, host=self.address[0], port=self.address[1])
 

@@ -1,0 +1,99 @@
+"""Logs are lines of one form, whoever writes them; names are bounded."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from taketurns import telemetry
+from taketurns.telemetry import Event
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What is logged; the logging of the tests is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield io.StringIO()
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_json_line_has_its_event_level_time_and_fields(stream: io.StringIO) -> None:
+    telemetry.configure(form="json", stream=stream)
+    telemetry.logger("worker").info(Event.WORKER_STARTED, queues=["default"])
+    (line,) = lines(stream)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "worker started",
+        "level": "info",
+        "logger": "taketurns.worker",
+        "queues": ["default"],
+    }
+
+
+def test_libraries_and_handlers_log_in_the_same_form(stream: io.StringIO) -> None:
+    telemetry.configure(form="json", stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="r-1")
+    logging.getLogger("library").warning("hello %s", "you")
+    (line,) = lines(stream)
+    assert (line["event"], line["logger"], line["request_id"]) == ("hello you", "library", "r-1")
+
+
+def test_lines_tell_what_they_are_about_and_their_own_fields_win(stream: io.StringIO) -> None:
+    telemetry.configure(form="json", stream=stream)
+    token = telemetry.about.set(lambda: {"task_id": "t-1", "attempt": 2})
+    try:
+        logging.getLogger("library").warning("from a library")
+        telemetry.logger("task").warning("from a handler", attempt=3)
+    finally:
+        telemetry.about.reset(token)
+    first, second = lines(stream)
+    assert (first["task_id"], first["attempt"]) == ("t-1", 2)
+    assert (second["task_id"], second["attempt"]) == ("t-1", 3)
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "a\x00b", 2**80, float("nan"), object(), {1: 2}, b"\xff"], ids=repr)
+def test_no_value_costs_a_line(stream: io.StringIO, odd: object) -> None:
+    telemetry.configure(form="json", stream=stream)
+    telemetry.logger("worker").warning("odd", value=odd)
+    assert lines(stream)[0]["event"] == "odd"
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_errors_are_told_without_the_values_of_variables(stream: io.StringIO, form: Any) -> None:
+    telemetry.configure(form=form, stream=stream)
+    secret = "hunter" + "2"
+    try:
+        raise RuntimeError("no luck" + secret[:0])
+    except RuntimeError as error:
+        telemetry.logger("worker").error("failed", exc_info=error)
+    assert "no luck" in stream.getvalue()
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_lines_below_the_level_are_left_out(stream: io.StringIO) -> None:
+    telemetry.configure(form="console", level="warning", stream=stream)
+    telemetry.logger("worker").info("not told")
+    telemetry.logger("worker").warning("told")
+    assert "not told" not in stream.getvalue()
+    assert "told" in stream.getvalue()
+
+
+def test_events_have_one_name_each() -> None:
+    assert len({event.value for event in Event}) == len(list(Event))
+
+
+def test_types_that_are_not_known_share_a_series() -> None:
+    series = telemetry.SeriesByType(["known"], outcomes=["completed"])
+    assert series["invented"] is series["by a client"]
+    assert series["known"] is not series["invented"]

@@ -1,0 +1,109 @@
+"""One bounded pass, as `POST /workers/process` and `worker --once` make it."""
+
+import asyncio
+
+import pytest
+
+from taketurns.engine.errors import Fail, Retry, Unavailable
+from taketurns.engine.registry import Registry
+from taketurns.engine.task import NewTask, PassReport
+from taketurns.storage.database import Database
+from taketurns.worker import run_pass
+from tests.worker.house import House
+from tests.worker.waiting import eventually
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+async def a_pass(house: House, registry: Registry, *, limit: int = 100, concurrency: int = 16) -> PassReport:
+    return await run_pass(
+        broker=house.broker, database=house.database, registry=registry, limit=limit, concurrency=concurrency
+    )
+
+
+async def test_a_pass_says_what_it_did(house: House, registry: Registry) -> None:
+    async def work(how: str) -> None:
+        match how:
+            case "fail":
+                raise Fail("for good")
+            case "retry":
+                raise Retry("later", after=60)
+
+    registry.add(work)
+    for how, count in (("well", 3), ("fail", 2), ("retry", 1)):
+        await house.add("work", count=count, how=how)
+    await house.add("of_another_release")
+    report = await a_pass(house, registry)
+    assert report == PassReport(claimed=7, completed=3, retried=1, failed=2, released=1)
+    assert house.held() == 0
+    assert house.leases() == []
+
+
+async def test_a_pass_takes_no_more_than_its_limit(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    tasks = await house.add("work", count=30)
+    assert await a_pass(house, registry, limit=10, concurrency=4) == PassReport(claimed=10, completed=10)
+    assert house.statuses(tasks) == {"completed": 10, "pending": 20}
+
+
+async def test_a_pass_waits_for_the_handlers_of_its_last_claim(house: House, registry: Registry) -> None:
+    async def work() -> None:
+        await asyncio.sleep(0.05)
+
+    registry.add(work)
+    await house.add("work", count=2)
+    assert await a_pass(house, registry, limit=2) == PassReport(claimed=2, completed=2)
+
+
+async def test_a_pass_goes_on_with_what_its_tasks_make_possible(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    house.add_company("small", max_in_flight=1)
+    await house.add("work", company="small", count=5)
+    assert (await a_pass(house, registry)).completed == 5
+
+
+async def test_a_pass_takes_tasks_that_are_due(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    await house.add_tasks([NewTask(type="work", payload="{}", delay_seconds=60)])
+    house.execute("update taketurns.scheduled_tasks set run_after = clock_timestamp()")
+    assert (await a_pass(house, registry)).completed == 1
+
+
+async def test_a_pass_with_nothing_to_do_ends(house: House, registry: Registry) -> None:
+    assert await a_pass(house, registry) == PassReport()
+
+
+async def test_a_pass_without_a_database_is_refused(
+    house: House, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taketurns.worker.worker.PASS_LEASE_SECONDS", 0.2)
+    nowhere = Database("postgresql://nobody@127.0.0.1:1/none")
+    with pytest.raises(Unavailable, match="lease"):
+        await run_pass(broker=house.broker, database=nowhere, registry=registry)
+
+
+async def test_a_pass_that_is_cancelled_releases_what_it_holds(house: House, registry: Registry) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    registry.add(work)
+    (task,) = await house.add("work")
+    passing = asyncio.create_task(a_pass(house, registry))
+    await eventually(begun.is_set)
+    passing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    assert house.status(task) == "pending"
+    assert house.leases() == []
