@@ -16,13 +16,13 @@ declare
     known tasks;
     place record;
 begin
-    loop
-        select null::timestamptz as claimed_at, null::uuid as worker_id, 0 as retry_count, 0 as event_number into place;
+    for attempt in 1..10 loop
         delete from scheduled_tasks s where s.company_id = owner and s.task_id = of_task
             returning null::timestamptz as claimed_at, null::uuid as worker_id, s.retry_count, s.event_number into place;
         if not found then
             delete from pending_tasks p where p.company_id = owner and p.task_id = of_task
-                returning null::timestamptz, null::uuid, p.retry_count, p.event_number into place;
+                returning null::timestamptz as claimed_at, null::uuid as worker_id, p.retry_count, p.event_number
+                into place;
         end if;
         if not found then
             delete from processing_tasks p where p.company_id = owner and p.task_id = of_task
@@ -43,5 +43,12 @@ begin
             return coalesce(known.stopped_as, 'completed');
         end if;
     end loop;
+
+    -- It stands nowhere: its place was removed by hand.
+    update tasks t
+    set finished_at = moment, stopped_as = 'cancelled', event_number = 1 + coalesce(
+        (select max(e.number) from task_events e where e.company_id = owner and e.task_id = of_task), 1)
+    where t.company_id = owner and t.id = of_task and t.finished_at is null;
+    return 'cancelled';
 end
 $$;
