@@ -64,6 +64,8 @@ class Event(StrEnum):
     DUTY_FAILED = "duty failed, will be repeated"
 
     # The API.
+    API_ON_LOOPBACK = "the API has no authentication yet and listens on loopback only"
+    API_OPEN = "the API has no authentication yet: whoever reaches this address may use it"
     REQUEST_ANSWERED = "request answered"
     REQUEST_FAILED = "request failed"
     DATABASE_UNAVAILABLE = "database unavailable"
