@@ -12,9 +12,12 @@ from pydantic import Field
 
 from taketurns.api import create_api
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.companies import directory
+from taketurns.companies.directory import Company
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.storage.database import Database
+from tests.api.servers import served
 
 
 async def send_email(to: str, subject: str = "", copies: Annotated[int, Field(ge=1)] = 1) -> None: ...
@@ -67,3 +70,15 @@ async def client(app: FastAPI) -> AsyncIterator[AsyncClient]:
     transport = ASGITransport(app, raise_app_exceptions=False)
     async with AsyncClient(transport=transport, base_url="http://api") as client:
         yield client
+
+
+@pytest.fixture
+async def acme(database: Database) -> Company:
+    return await directory.create(database, name="Acme", slug="acme")
+
+
+@pytest.fixture
+async def address(app: FastAPI) -> AsyncIterator[str]:
+    """The address of the API behind a real server."""
+    async with served(app) as address:
+        yield address

@@ -49,10 +49,15 @@ def document(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]:
     schemas: dict[str, Any] = made["components"]["schemas"]
     schemas |= _schemas()
     made["components"]["schemas"] = dict(sorted(schemas.items()))
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
     for path in made["paths"].values():
         for operation in path.values():
+            answers = operation["responses"]
+            if "application/json" in answers.get("422", {}).get("content", {}):
+                del answers["422"]  # FastAPI's own, which this API never answers with
             operation.setdefault("parameters", []).append(_REQUEST_ID)
-            for answer in operation["responses"].values():
+            for answer in answers.values():
                 answer.setdefault("headers", {})[headers.REQUEST_ID] = {"schema": {"type": "string"}}
     _tidy(made)
     return made
