@@ -182,6 +182,7 @@ def configure(
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(threshold)
+    logging.getLogger("alembic").setLevel(max(threshold, logging.WARNING))
 
 
 def logger(room: str) -> structlog.typing.FilteringBoundLogger:
