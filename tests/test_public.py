@@ -74,6 +74,31 @@ def stored(database_url: str) -> Callable[[], list[dict[str, Any]]]:
     return tasks
 
 
+@dataclass
+class Ledger:
+    """A table of the caller's own beside the tasks, and the notices that workers would hear."""
+
+    connection: psycopg.Connection[Any]
+
+    def invoices(self) -> list[int]:
+        return [number for (number,) in self.connection.execute("select id from public.invoices order by id")]
+
+    def notices(self) -> list[str]:
+        """What was told until here: the last is a notice of this connection's own."""
+        self.connection.execute("notify \"taketurns.tasks\", 'the end'")
+        told = [notice.payload for notice in self.connection.notifies(timeout=10, stop_after=1)]
+        assert told[-1] == "the end"
+        return told[:-1]
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("create table public.invoices (id integer primary key)")
+        connection.execute('listen "taketurns.tasks"')
+        yield Ledger(connection)
+
+
 Stored = Callable[[], list[dict[str, Any]]]
 Greeter = Handler[..., ..., str]
 
@@ -348,6 +373,46 @@ def test_a_program_without_a_loop_enqueues_too(database_url: str, stored: Stored
         handler.enqueue_sync(company="nobody", name="Ada")
 
 
+FORGETFUL = """
+import asyncio, os, sys
+from taketurns import Taketurns
+
+tt = Taketurns(database_url=sys.argv[1])
+
+@tt.task
+def greet(name: str) -> None: ...
+
+async def main(queue):
+    await greet.using(queue=queue).enqueue("acme", name="Ada")
+
+asyncio.run(main("first"))
+asyncio.run(main("second"))
+greet.using(queue="third").enqueue_sync("acme", name="Ada")
+if child := os.fork():
+    os.waitpid(child, 0)
+    greet.using(queue="fifth").enqueue_sync("acme", name="Ada")
+else:
+    greet.using(queue="fourth").enqueue_sync("acme", name="Ada")
+    os._exit(0)
+"""
+
+
+def test_a_program_that_closes_nothing_ends_and_wakes_workers_all_the_same(
+    database_url: str, tt: Taketurns, ledger: Ledger, stored: Stored
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, database_url],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "pending" not in ended.stderr
+    assert [row["queue"] for row in stored()] == ["first", "second", "third", "fourth", "fifth"]
+    assert {"first", "second", "third", "fifth"} <= set(ledger.notices())
+
+
 # In a transaction of the caller's.
 
 
@@ -416,31 +481,6 @@ async def done(value: Any) -> Any:
 async def execute(holder: Any, statement: str) -> None:
     is_plain = isinstance(holder, psycopg.Connection | psycopg.AsyncConnection)
     await done(holder.execute(statement if is_plain else sqlalchemy.text(statement)))
-
-
-@dataclass
-class Ledger:
-    """A table of the caller's own beside the tasks, and the notices that workers would hear."""
-
-    connection: psycopg.Connection[Any]
-
-    def invoices(self) -> list[int]:
-        return [number for (number,) in self.connection.execute("select id from public.invoices order by id")]
-
-    def notices(self) -> list[str]:
-        """What was told until here: the last is a notice of this connection's own."""
-        self.connection.execute("notify \"taketurns.tasks\", 'the end'")
-        told = [notice.payload for notice in self.connection.notifies(timeout=10, stop_after=1)]
-        assert told[-1] == "the end"
-        return told[:-1]
-
-
-@pytest.fixture
-def ledger(database_url: str) -> Iterator[Ledger]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("create table public.invoices (id integer primary key)")
-        connection.execute('listen "taketurns.tasks"')
-        yield Ledger(connection)
 
 
 @pytest.mark.parametrize("opened", SYNC + ASYNC)

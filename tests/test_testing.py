@@ -229,10 +229,10 @@ USERS_SETTINGS = """
 """
 
 
-def users_run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+def users_run(pytester: pytest.Pytester) -> pytest.RunResult:
     pytester.makeini(USERS_SETTINGS)
     pytester.makepyfile(USERS_TESTS)
-    return pytester.runpytest_subprocess("-p", "no:randomly", *arguments)
+    return pytester.runpytest_subprocess("-p", "no:randomly")
 
 
 def schemas(url: str) -> list[str]:
@@ -255,4 +255,4 @@ def test_without_a_database_a_server_is_started_and_thrown_away(
 ) -> None:
     monkeypatch.delenv("TAKETURNS_TEST_DATABASE_URL", raising=False)
     monkeypatch.delenv("TAKETURNS_DATABASE_URL", raising=False)
-    users_run(pytester, "-n", "2").assert_outcomes(passed=2)
+    users_run(pytester).assert_outcomes(passed=2)

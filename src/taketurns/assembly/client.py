@@ -25,7 +25,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._brokers: dict[asyncio.AbstractEventLoop, PostgresBroker] = {}
+        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
 
     async def submit(self, company: str, tasks: Sequence[NewTask], *, transaction: object = None) -> list[Enqueued]:
         """Enqueue tasks of one company, in a transaction of the caller's if one is given."""
@@ -75,12 +75,11 @@ class Client:
     async def broker(self) -> AsyncIterator[PostgresBroker]:
         """The broker of the running event loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._brokers:
-            for ended in [known for known in self._brokers if known.is_closed()]:
-                del self._brokers[ended]
-            self._brokers[loop] = make_broker(self.settings, name="taketurns-client")
-            await self._brokers[loop].database.open()
-        yield self._brokers[loop]
+        if loop not in self._lines:
+            for ended in [known for known in self._lines if known.is_closed()]:
+                del self._lines[ended]
+            self._lines[loop] = Line(make_broker(self.settings, name="taketurns-client"))
+        yield await self._lines[loop].opened()
 
     def now(self) -> datetime | None:
         """The moment that stands in for the database's clock, if any does."""
@@ -89,12 +88,42 @@ class Client:
     async def close(self) -> None:
         """Send the wake-ups that are due and close the connections; what is done later opens new ones."""
         here = asyncio.get_running_loop()
-        brokers, self._brokers = self._brokers, {}
-        for loop, broker in brokers.items():
+        lines, self._lines = self._lines, {}
+        for loop, line in lines.items():
             if loop is here:
-                await close(broker)
+                await line.close()
             elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(close(broker), loop))
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(line.close(), loop))
+
+
+class Line:
+    """The broker of one event loop, open until it is closed or the loop comes to its end.
+
+    That end is noticed by a task that lives as long as the loop does. Without it, the tasks of the pool would be
+    cancelled alone; they take no notice of that, and the program would never end.
+    """
+
+    def __init__(self, broker: PostgresBroker) -> None:
+        self._broker = broker
+        self._is_open = asyncio.Event()
+        self._keeping = asyncio.create_task(self._keep(), name="taketurns-client")
+
+    async def opened(self) -> PostgresBroker:
+        await self._is_open.wait()
+        return self._broker
+
+    async def close(self) -> None:
+        self._keeping.cancel()
+        await asyncio.gather(self._keeping, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        await self._broker.database.open()
+        self._is_open.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            await close(self._broker)
+            raise
 
 
 def _kind(value: object) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from psycopg import AsyncConnection, sql
 
@@ -49,11 +49,17 @@ class Notifier:
                     )
             except Unavailable:
                 return
+            except asyncio.CancelledError:
+                self._queues |= queues
+                raise
             await asyncio.sleep(BURST_SECONDS)
 
     async def flush(self) -> None:
-        """Wait until what was announced has been sent."""
+        """Wait until what was announced has been sent, also what was being sent when its event loop came to its end."""
         if self._sending is not None:
+            with suppress(asyncio.CancelledError):
+                await self._sending
+            self.announce(())
             await self._sending
 
 
