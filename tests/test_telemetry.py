@@ -62,7 +62,33 @@ def test_lines_tell_what_they_are_about_and_their_own_fields_win(stream: io.Stri
     assert (second["task_id"], second["attempt"]) == ("t-1", 3)
 
 
-@pytest.mark.parametrize("odd", ["\ud800", "a\x00b", 2**80, float("nan"), object(), {1: 2}, b"\xff"], ids=repr)
+def test_what_a_line_is_about_goes_before_what_surrounds_it(stream: io.StringIO) -> None:
+    """A task's own request, and not the one that had it processed."""
+    telemetry.configure(form="json", stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="of the pass")
+    token = telemetry.about.set(lambda: {"request_id": "of the task"})
+    try:
+        telemetry.logger("task").warning("odd")
+    finally:
+        telemetry.about.reset(token)
+    assert lines(stream)[0]["request_id"] == "of the task"
+
+
+def test_a_program_that_configures_nothing_gets_standard_logging(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    structlog.reset_defaults()
+    telemetry.logger("worker").info("below the level of the root")
+    telemetry.logger("worker").warning(Event.LEASE_LOST, reason="none")
+    assert [(record.name, record.getMessage()) for record in caplog.records] == [
+        ("taketurns.worker", 'event="lease lost" reason=none')
+    ]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "odd", ["\ud800", "a\x00b", 2**80, float("nan"), object(), {1: 2}, b"\xff"], ids=lambda odd: type(odd).__name__
+)
 def test_no_value_costs_a_line(stream: io.StringIO, odd: object) -> None:
     telemetry.configure(form="json", stream=stream)
     telemetry.logger("worker").warning("odd", value=odd)

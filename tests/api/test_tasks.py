@@ -291,7 +291,9 @@ async def test_an_odd_row_does_not_spoil_the_list(  # fault 003
         assert "12345678901234567890123" in answer.text
 
 
-@pytest.mark.parametrize("text", ["x", "%00", "a%00b", "a/../b", "é", "%F0%9F%94%91", str(uuid4())[:-1], "null"])
+@pytest.mark.parametrize(
+    "text", ["x", "%00", "a%00b", "a/../b", "é", "%F0%9F%94%91", "01a22c99-96bf-75d8-9883-152c1da2084", "null"]
+)
 async def test_what_cannot_be_an_id_is_not_found(client: AsyncClient, acme: Company, text: str) -> None:  # fault 004
     for method, path in [
         ("GET", f"/companies/acme/tasks/{text}"),
