@@ -79,6 +79,29 @@ class PostgresCell:
         self._slugs[company_id] = slug
         return company_id
 
+    def add_companies(self, count: int, *, tasks: int = 1) -> None:
+        """Companies with a task or a few each, as many enqueues would leave them."""
+        self.connection.execute(
+            """
+            with company as (
+                insert into companies (id, slug, name)
+                select gen_random_uuid(), 'company-' || n, '' from generate_series(1, %s) n returning id
+            ), task as (
+                insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
+                select id, gen_random_uuid(), 'work', 'default', 5, clock_timestamp(), 0, '{}', clock_timestamp()
+                from company, generate_series(1, %s) returning *
+            ), pending as (
+                insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
+                select queue, company_id, priority, run_after, id, type from task
+            ), line as (
+                insert into lines (company_id, queue) select id, 'default' from company
+            )
+            insert into turns (queue, place, company_id) select 'default', -1, id from company
+            """,
+            (count, tasks),
+        )
+        self.name_companies()
+
     def name_companies(self) -> None:
         """Learn the slugs of companies that were made by other statements."""
         self._slugs = dict(self.rows("select id, slug from companies"))
@@ -160,9 +183,18 @@ class PostgresCell:
 
     # The verbs by bare SQL.
 
-    def submit(self, company: str, count: int = 1, *, queue: str = "default", type: str = "work") -> list[UUID]:
+    def submit(
+        self,
+        company: str,
+        count: int = 1,
+        *,
+        queue: str = "default",
+        type: str = "work",
+        delay_seconds: float | None = None,
+        on: psycopg.Connection[Row] | None = None,
+    ) -> list[UUID]:
         task_ids = [new_id() for _ in range(count)]
-        self.connection.execute(
+        (on or self.connection).execute(
             "select * from enqueue(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 company,
@@ -172,7 +204,7 @@ class PostgresCell:
                 [queue] * count,
                 [5] * count,
                 [None] * count,
-                [None] * count,
+                [delay_seconds] * count,
                 [0] * count,
                 [None] * count,
             ),

@@ -108,36 +108,12 @@ def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(bare_ce
 
 def test_many_companies_that_have_run_out_are_passed_in_one_claim(bare_cell: PostgresCell) -> None:
     """More of them than the server's table of locks can hold."""
-    add_companies(bare_cell, 12_000)
+    bare_cell.add_companies(12_000)
     while taken := bare_cell.take(1_000):
         bare_cell.finish(taken)
     bare_cell.add_company("late")
     bare_cell.submit("late")
     assert [turn.company for turn in bare_cell.take(10)] == ["late"]
-
-
-def add_companies(cell: PostgresCell, count: int) -> None:
-    """Companies with one task each, as many enqueues would leave them."""
-    cell.connection.execute(
-        """
-        with company as (
-            insert into companies (id, slug, name)
-            select gen_random_uuid(), 'company-' || n, '' from generate_series(1, %s) n returning id
-        ), task as (
-            insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
-            select id, gen_random_uuid(), 'work', 'default', 5, clock_timestamp(), 0, '{}', clock_timestamp()
-            from company returning *
-        ), pending as (
-            insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
-            select queue, company_id, priority, run_after, id, type from task
-        ), line as (
-            insert into lines (company_id, queue) select id, 'default' from company
-        )
-        insert into turns (queue, place, company_id) select 'default', -1, id from company
-        """,
-        (count,),
-    )
-    cell.name_companies()
 
 
 def test_companies_that_were_deleted_do_not_stop_the_rotation(bare_cell: PostgresCell) -> None:
