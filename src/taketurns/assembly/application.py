@@ -73,8 +73,9 @@ def standing_in(stand_in: StandIn) -> Iterator[None]:
 class Taketurns:
     """The handlers of a program, and where their tasks go.
 
-    Settings come from the environment (`TAKETURNS_…`) when they are first needed; arguments override them. Leave it
-    as an async context manager, or `close()` it, to close its connections before the event loop ends.
+    Settings come from the environment (`TAKETURNS_…`) when they are first needed; arguments override them. Connections
+    are made when they are first needed, and close with their event loop or, sooner, by `close()`; it is an async
+    context manager as well.
     """
 
     def __init__(self, *, database_url: str | None = None, schema: str | None = None) -> None:
