@@ -26,7 +26,7 @@ class Event(StrEnum):
     WORKER_STOPPING = "worker stopping"
     WORKER_STOPPED = "worker stopped"
     WORKER_LEFT_HANDLERS = "worker leaves handlers that do not end"
-    WORKER_LEAVES_AT_ONCE = "worker leaves at once"
+    PASS_MADE = "pass made"  # noqa: S105
     METRICS_SERVED = "metrics served"
 
     # Its lease.
@@ -155,8 +155,8 @@ def configure(
     stream = stream or sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
         _add_about,
+        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -186,8 +186,23 @@ def configure(
 
 
 def logger(room: str) -> structlog.typing.FilteringBoundLogger:
-    """The logger of a room, `worker` for instance."""
-    log: structlog.typing.FilteringBoundLogger = structlog.get_logger(f"taketurns.{room}")
+    """The logger of a room, `worker` for instance. In a program that has not configured structlog, a standard one."""
+    name = f"taketurns.{room}"
+    log: structlog.typing.FilteringBoundLogger
+    if structlog.is_configured():
+        log = structlog.get_logger(name)
+    else:
+        log = structlog.wrap_logger(
+            logging.getLogger(name),
+            processors=[
+                structlog.stdlib.filter_by_level,
+                _add_about,
+                structlog.contextvars.merge_contextvars,
+                structlog.processors.format_exc_info,
+                structlog.processors.LogfmtRenderer(key_order=["event"]),
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+        )
     return log
 
 

@@ -155,6 +155,17 @@ async def test_handlers_that_do_not_end_keep_no_process_past_its_grace(house: Ho
     assert house.leases() == []
 
 
+async def test_handlers_left_behind_after_their_timeout_keep_no_process(house: House) -> None:
+    (task,) = await house.add_tasks(
+        [NewTask(type="stubborn", payload='{"gate": "never"}', timeout_seconds=0.1, max_retries=0)]
+    )
+    with house.process() as worker:
+        await eventually(lambda: house.status(task) == "failed")
+        assert "does not stop" in str(house.outcome(task)[2])
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == process.LEFT_HANDLERS
+
+
 async def test_a_lease_lost_while_threads_run_ends_the_process(house: House) -> None:
     (task,) = await house.add("gated_sync", gate="never")
     with house.process() as worker:

@@ -1,9 +1,11 @@
 """One worker in this process: what it does with the tasks of its companies."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +14,7 @@ import pytest
 from taketurns.engine.errors import Fail, Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
-from taketurns.engine.task import NewTask, Report
+from taketurns.engine.task import ClaimedTask, NewTask, Report
 from taketurns.execution import Context
 from taketurns.worker import Worker
 from tests.worker.house import House
@@ -274,7 +276,7 @@ async def test_a_task_cancelled_while_it_waits_in_hand_never_runs(house: House, 
     registry.add(work, context_type=Context)
     first, second = await house.add("work", count=2)
     async with house.working(registry, concurrency=1, batch=2) as worker:
-        await eventually(lambda: worker.held == 2)
+        await eventually(lambda: worker.held == 2 and ran)
         waiting = second if ran == [first] else first
         await house.broker.cancel("acme", waiting)
         await eventually(lambda: worker.held == 1)
@@ -407,7 +409,7 @@ async def test_on_stop_what_was_not_started_goes_back_at_once(house: House, regi
     tasks = await house.add("work", count=6)
     worker = house.worker(registry, concurrency=2, batch=6)
     running = asyncio.create_task(worker.run())
-    await eventually(lambda: worker.held == 6)
+    await eventually(lambda: worker.held == 6 and len(begun) == 2)
     before = house.execute("select task_id, run_after, retry_count from taketurns.processing_tasks order by 1")
     worker.stop()
     back = [task for task in tasks if task not in begun]
@@ -499,3 +501,52 @@ async def test_what_a_worker_waits_for_is_judged_by_the_databases_clock(house: H
         left = worker.lease.seconds_until(due)
         assert left is not None
         assert 5 < left <= 10.5
+
+
+# Fault 109
+async def test_a_worker_keeps_nothing_of_the_tasks_it_has_done(house: House, registry: Registry) -> None:
+    async def work(how: str) -> None:
+        match how:
+            case "raise":
+                raise ValueError("as asked")
+            case "wait":
+                await asyncio.Event().wait()
+
+    def work_in_thread() -> None:
+        raise ValueError("as asked")
+
+    registry.add(work)
+    registry.add(work_in_thread)
+    kinds = [("work", '{"how": "return"}'), ("work", '{"how": "raise"}'), ("work_in_thread", "{}")]
+    tasks = [NewTask(type=type, payload=payload, max_retries=0) for type, payload in kinds for _ in range(100)]
+    tasks += [NewTask(type="work", payload='{"how": "wait"}', max_retries=0, timeout_seconds=0.01)] * 20
+    async with house.working(registry):
+        first = await house.add_tasks(tasks)
+        await eventually(lambda: not house.held() and not house.value("select count(*) from taketurns.pending_tasks"))
+        before, loops = kept(ClaimedTask), len(asyncio.all_tasks())
+        second = await house.add_tasks(tasks)
+        await eventually(lambda: house.value("select count(*) from taketurns.tasks where finished_at is null") == 0)
+        assert house.statuses([*first, *second]) == {"completed": 200, "failed": 440}
+        await eventually(lambda: kept(ClaimedTask) <= before)
+        assert before < 100
+        assert sum("handler" in thread.name for thread in threading.enumerate()) <= 16
+        await eventually(lambda: len(asyncio.all_tasks()) <= loops)
+
+
+def kept(kind: type) -> int:
+    """How many objects of a kind there are, without waiting for the collector of cycles."""
+    return sum(isinstance(thing, kind) for thing in gc.get_objects())
+
+
+# Fault 112
+async def test_a_change_of_the_tables_under_load_costs_no_task(house: House, registry: Registry) -> None:
+    async def work() -> None:
+        await asyncio.sleep(0.001)
+
+    registry.add(work)
+    async with house.working(registry) as worker:
+        for change in ("add column x text", "alter column x type varchar(10)", "drop column x"):
+            tasks = await house.add("work", count=200)
+            await eventually(lambda: worker.settler.unsettled or worker.held)
+            house.execute(f"alter table taketurns.tasks {change}")
+            await eventually(partial(house.are, "completed", tasks))

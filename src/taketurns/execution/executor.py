@@ -7,6 +7,7 @@ so that a retry never runs beside it; only an async handler that goes on catchin
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import math
 import sys
@@ -48,6 +49,8 @@ class Executor:
         self.registry = registry
         self.threads = Threads(threads)
         self.abandon_after_seconds = abandon_after_seconds
+        self.abandoned: set[asyncio.Task[None]] = set()
+        self.surroundings = copy_context()  # an attempt is begun by the end of another, and must see nothing of it
         self.log: FilteringBoundLogger = telemetry.logger("execution").bind()
 
     async def execute(self, task: ClaimedTask) -> Report:
@@ -122,7 +125,7 @@ class Attempt:
         if limit is not None:
             self._timer = self._loop.call_later(limit, self._overdue, limit)
         if self._type.is_async:
-            task = _begin_coroutine(self._run(self._type), self._loop)
+            task = _begin_coroutine(self._run(self._type), self._loop, self._executor.surroundings.copy())
             if not self.has_ended:
                 self._asyncio_task = task
         else:
@@ -184,6 +187,8 @@ class Attempt:
             self._executor.log.warning(Event.TASK_TIMED_OUT, **self.context.log_fields())
         elif self._asyncio_task is not None and late >= self._executor.abandon_after_seconds:  # fault 097
             self._executor.log.error(Event.TASK_ABANDONED, **self.context.log_fields())
+            self._executor.abandoned.add(self._asyncio_task)
+            self._asyncio_task.add_done_callback(self._executor.abandoned.discard)
             self._end(TimedOut(limit, has_stopped=False))
             return
         self._stop()
@@ -249,11 +254,15 @@ def _refuse_awaitable(value: object) -> Ending:
 
 if sys.version_info >= (3, 12):
 
-    def _begin_coroutine(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+    def _begin_coroutine(
+        coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, context: contextvars.Context
+    ) -> asyncio.Task[None]:
         """A handler that never waits has ended when this returns."""
-        return asyncio.Task(coroutine, loop=loop, eager_start=True)
+        return asyncio.Task(coroutine, loop=loop, context=context, eager_start=True)
 
 else:
 
-    def _begin_coroutine(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return loop.create_task(coroutine)
+    def _begin_coroutine(
+        coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, context: contextvars.Context
+    ) -> asyncio.Task[None]:
+        return loop.create_task(coroutine, context=context)

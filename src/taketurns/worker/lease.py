@@ -56,10 +56,14 @@ class Holder:
     concurrency: int
     name: str = ""
 
+    @property
+    def full_name(self) -> str:
+        return self.name or f"{socket.gethostname()}:{os.getpid()}"
+
     def row(self, worker_id: UUID) -> dict[str, object]:
         return {
             "id": worker_id,
-            "name": self.name or f"{socket.gethostname()}:{os.getpid()}",
+            "name": self.full_name,
             "host": socket.gethostname(),
             "version": metadata.version("taketurns"),
             "queues": list(self.queues),
@@ -234,7 +238,7 @@ class Lease:
                 return
             self.worker_id, self.beat_sent_at, self._state = worker_id, sent_at, State.HELD
         self._look_early.set()
-        self._log.info(Event.LEASE_TAKEN, worker_id=str(worker_id))
+        self._log.debug(Event.LEASE_TAKEN, worker_id=str(worker_id))
         self._call(self._tell_taken)
 
     def _beat(self, connection: Connection) -> None:

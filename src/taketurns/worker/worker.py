@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
@@ -71,11 +72,18 @@ class Worker:
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
         prospects = Prospects()
+        holder = Holder(queues=queues, types=tuple(registry), concurrency=concurrency, name=name)
+        self._description = {
+            "name": holder.full_name,
+            "queues": list(queues),
+            "concurrency": concurrency,
+            "types": registry.names,
+        }
         self.executor = Executor(registry, threads=concurrency)
         self.lease = Lease(
             url=database.url,
             schema=database.schema,
-            holder=Holder(queues=queues, types=tuple(registry), concurrency=concurrency, name=name),
+            holder=holder,
             beat_seconds=beat_seconds,
             stale_after_seconds=stale_after_seconds,
             on_taken=prospects.work_may_wait,
@@ -138,7 +146,10 @@ class Worker:
             self._begin(self.listening.run(), "listening")
             for duty in self._upkeep:
                 self._begin(keep(duty), duty.name)
+            self._log.info(Event.WORKER_STARTED, **self._description)
             await self._has_to_stop.wait()
+            self._log.info(Event.WORKER_STOPPING, held=self.held)
+        self._log.info(Event.WORKER_STOPPED, left_running=self.left_running)
 
     async def run_pass(self, *, limit: int) -> PassReport:
         """Make due tasks pending, process until `limit` tasks were claimed or none is left, and stop."""
@@ -147,6 +158,7 @@ class Worker:
             while (await self._broker.promote(most=MOST)).count >= MOST:
                 pass
             await self._process(limit)
+        self._log.info(Event.PASS_MADE, **asdict(self.settler.tally))
         return self.settler.tally
 
     def stop(self) -> None:
@@ -171,7 +183,6 @@ class Worker:
     @asynccontextmanager
     async def _at_work(self) -> AsyncIterator[None]:
         """With a lease, and something that settles; in the end, an orderly stop."""
-        self._log.info(Event.WORKER_STARTED)
         self._is_running = True
         metrics.measure(self)
         self.lease.open()
@@ -183,12 +194,10 @@ class Worker:
             await self._leave(settling)
             metrics.forget(self)
             self._is_running = False
-            self._log.info(Event.WORKER_STOPPED, left_running=self.left_running)
         self._raise_what_parts_died_of()
 
     async def _leave(self, settling: asyncio.Task[None]) -> None:
         """The lease is beaten to the very end (fault 102), and what is done is settled before it (fault 105)."""
-        self._log.info(Event.WORKER_STOPPING, held=self.held)
         self.claiming.stop()
         self.hands.close()
         await self._end_part("claiming")
@@ -197,6 +206,7 @@ class Worker:
         for part in self._parts:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
+        self.left_running += len(self.executor.abandoned)
         self.settler.close()
         await settling
         if self._recovery is not None:
