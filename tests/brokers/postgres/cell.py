@@ -217,42 +217,40 @@ class PostgresCell:
         *,
         queues: Sequence[str] = ("default",),
         skipped_types: Sequence[str] = (),
+        worker: UUID | None = None,
         on: psycopg.Connection[Row] | None = None,
         function: LiteralString = "claim",
     ) -> list[Turn]:
         token = uuid.uuid4()
         rows = (on or self.connection).execute(
             f"select company_id, task_id, queue from {function}(%s, %s, %s, %s, %s)",
-            (WORKER, list(queues), batch, token, list(skipped_types)),
+            (worker or WORKER, list(queues), batch, token, list(skipped_types)),
         )
         return [Turn(self._slugs[company], task, company, queue, token) for company, task, queue in rows]
 
     def finish(
         self,
         taken: Sequence[Turn],
+        outcome: str = "completed",
         *,
         on: psycopg.Connection[Row] | None = None,
         function: LiteralString = "settle",
     ) -> int:
-        """Settle turns as completed; answers how many stood."""
-        ordered = sorted(taken, key=lambda turn: (turn.company_id, turn.task_id))
-        count = len(ordered)
+        """Settle turns; answers how many stood."""
+        companies, task_ids, tokens = _columns(taken)
+        count = len(taken)
         return (
             (on or self.connection)
             .execute(
                 f"select * from {function}(%s, %s, %s, %s, %s, %s, %s)",
-                (
-                    [turn.company_id for turn in ordered],
-                    [turn.task_id for turn in ordered],
-                    [turn.token for turn in ordered],
-                    ["completed"] * count,
-                    [None] * count,
-                    [None] * count,
-                    [None] * count,
-                ),
+                (companies, task_ids, tokens, [outcome] * count, [None] * count, [None] * count, [0.0] * count),
             )
             .rowcount
         )
+
+    def give_back(self, taken: Sequence[Turn], *, on: psycopg.Connection[Row] | None = None) -> int:
+        """Release turns; answers how many stood."""
+        return (on or self.connection).execute("select * from release(%s, %s, %s)", _columns(taken)).rowcount
 
     def seen_by_the_rule(self, queues: Sequence[str]) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
         """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id."""
@@ -279,6 +277,16 @@ class PostgresCell:
         ):
             rotations[queue].waiting[str(company)] = count
         return companies, rotations
+
+
+def _columns(taken: Sequence[Turn]) -> tuple[list[UUID], list[UUID], list[UUID]]:
+    """Companies, tasks and tokens in the order in which brokers name them."""
+    ordered = sorted(taken, key=lambda turn: (turn.company_id, turn.task_id))
+    return (
+        [turn.company_id for turn in ordered],
+        [turn.task_id for turn in ordered],
+        [turn.token for turn in ordered],
+    )
 
 
 def exact(place: Decimal) -> Fraction:
@@ -340,5 +348,6 @@ _CONTRADICTIONS = {
             select task_id, event_number from scheduled_tasks
             union all select task_id, event_number from pending_tasks
             union all select task_id, event_number from processing_tasks) p
-        where p.event_number <> (select max(m.number) from ({_MOVES}) m where m.task_id = p.task_id)""",
+        join (select m.task_id, max(m.number) as number from ({_MOVES}) m group by m.task_id) m on m.task_id = p.task_id
+        where p.event_number <> m.number""",
 }

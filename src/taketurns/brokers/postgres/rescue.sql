@@ -1,6 +1,7 @@
 -- Take back the tasks of a worker that is gone: pending again, or failed once they were rescued `max_rescues` times.
 -- Safe because the worker's lease is locked and must still stand at the beat that the rescuer watched (null: the
 -- lease's row must be missing). Removing the lease tells a worker that comes back that its work is not its own.
+-- Tasks are locked in the order in which reports of them would be.
 -- Lives on workers_pkey; processing_tasks is read whole, for it is as small as the fleet.
 
 create or replace function rescue(
@@ -30,6 +31,8 @@ begin
     perform join_rotation(p.company_id, array_agg(distinct p.queue))
     from processing_tasks p where p.worker_id = from_worker
     group by p.company_id order by p.company_id;
+
+    perform from processing_tasks p where p.worker_id = from_worker order by p.company_id, p.task_id for update;
 
     return query
     with lost as (

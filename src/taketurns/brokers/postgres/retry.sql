@@ -2,7 +2,8 @@
 -- time. Answers the status that the task had, and the queue that got work; `processing` means that nothing was done,
 -- for a retry is refused then alone.
 -- The last move of a task that had ended leaves the task's row for the history.
--- Safe because the record's row is locked while it has ended, and one DELETE decides while it is scheduled.
+-- Safe because the record's row is locked if it has ended, and one DELETE decides while it is scheduled: as elsewhere,
+-- a task's place is locked before its record. It may move on between two looks, so it is looked for again.
 -- Lives on tasks_pkey and the (company_id, task_id) indexes.
 
 create or replace function retry(of_company text, of_task uuid, at timestamptz default null) returns table (status text, queue text)
@@ -18,38 +19,52 @@ declare
     place scheduled_tasks;
     was text;
 begin
-    select * into known from tasks t where t.company_id = owner and t.id = of_task for update;
-    if not found then
-        return query select null::text, null::text;
-        return;
-    end if;
+    for attempt in 1..10 loop
+        select * into known from tasks t
+        where t.company_id = owner and t.id = of_task and t.finished_at is not null for update;
+        if found then
+            was := coalesce(known.stopped_as, 'completed');
+            insert into task_events (company_id, task_id, number, kind, at, started_at, worker_id, error)
+            values (owner, of_task, known.event_number, was, known.finished_at, known.started_at, known.worker_id,
+                known.error);
+            update tasks t
+            set finished_at = null, stopped_as = null, started_at = null, worker_id = null, result = null,
+                error = null, retry_count = 0, event_number = known.event_number + 1
+            where t.company_id = owner and t.id = of_task;
+            select owner, of_task, known.queue, known.priority, known.type, known.event_number
+            into place.company_id, place.task_id, place.queue, place.priority, place.type, place.event_number;
+            exit;
+        end if;
 
-    if known.finished_at is not null then
-        was := coalesce(known.stopped_as, 'completed');
-        insert into task_events (company_id, task_id, number, kind, at, started_at, worker_id, error)
-        values (owner, of_task, known.event_number, was, known.finished_at, known.started_at, known.worker_id,
-            known.error);
-        update tasks t
-        set finished_at = null, stopped_as = null, started_at = null, worker_id = null, result = null, error = null,
-            retry_count = 0, event_number = known.event_number + 1
-        where t.company_id = owner and t.id = of_task;
-        place.event_number := known.event_number;
-    else
         delete from scheduled_tasks s where s.company_id = owner and s.task_id = of_task returning * into place;
-        if not found then
-            return query select case when exists (
-                select from processing_tasks p where p.company_id = owner and p.task_id = of_task
-            ) then 'processing' else 'pending' end, null::text;
+        if found then
+            was := 'scheduled';
+            exit;
+        end if;
+
+        select case
+                when exists (select from processing_tasks p where p.company_id = owner and p.task_id = of_task)
+                    then 'processing'
+                when exists (select from pending_tasks p where p.company_id = owner and p.task_id = of_task)
+                    then 'pending'
+            end
+        into was;
+        if was is not null or not exists (select from tasks t where t.company_id = owner and t.id = of_task) then
+            return query select was, null::text;
             return;
         end if;
-        was := 'scheduled';
+    end loop;
+    if was is null then
+        -- It stands nowhere: its place was removed by hand. It can be cancelled.
+        return query select 'pending', null::text;
+        return;
     end if;
 
     insert into task_events (company_id, task_id, number, kind, at)
     values (owner, of_task, place.event_number + 1, 'requeued', moment);
     insert into pending_tasks (queue, company_id, priority, run_after, task_id, type, retry_count, event_number)
-    values (known.queue, owner, known.priority, moment, of_task, known.type, 0, place.event_number + 1);
-    perform join_rotation(owner, array[known.queue]);
-    return query select was, known.queue;
+    values (place.queue, owner, place.priority, moment, of_task, place.type, 0, place.event_number + 1);
+    perform join_rotation(owner, array[place.queue]);
+    return query select was, place.queue;
 end
 $$;
