@@ -145,8 +145,9 @@ async def test_a_broken_handler_is_answered_and_logged(app: FastAPI, client: Asy
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert answer.headers["x-request-id"] == "r-7"
     assert "a secret" not in answer.text
-    (line,) = [line for line in map(json.loads, stream.getvalue().splitlines()) if line["level"] == "error"]
-    assert (line["event"], line["route"], line["request_id"]) == ("request failed", "/broken", "r-7")
+    lines = map(json.loads, stream.getvalue().splitlines())
+    (line,) = [line for line in lines if line["event"] == telemetry.Event.REQUEST_FAILED]
+    assert (line["level"], line["route"], line["request_id"]) == ("error", "/broken", "r-7")
     assert "a secret" in line["exception"]
 
 

@@ -29,8 +29,6 @@ from taketurns.engine.registry import Registry
 from taketurns.storage import schema
 from taketurns.storage.database import Database
 
-log = telemetry.logger("api")
-
 
 def create_api(
     *,
@@ -89,7 +87,7 @@ async def _answer(request: Request, error: Exception) -> Response:
             Problem(problems.METHOD_NOT_ALLOWED, f"this path takes {allowed['allow']}", headers=allowed),
         )
     if isinstance(error, Unavailable):
-        log.warning(telemetry.Event.DATABASE_UNAVAILABLE, error=str(error))
+        telemetry.logger("api").warning(telemetry.Event.DATABASE_UNAVAILABLE, error=str(error))
     return problems.response(request.scope, _problem(request, error))
 
 

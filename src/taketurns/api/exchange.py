@@ -19,14 +19,13 @@ CLIENT_GONE: Final = 499
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
-log = telemetry.logger("api")
-
 
 class Exchange:
     """ASGI middleware around the whole application. HEAD is GET without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._log = telemetry.logger("api").bind()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,14 +39,14 @@ class Exchange:
         except ClientDisconnect:
             exchange.status = exchange.status or CLIENT_GONE
         except Exception:
-            log.exception(telemetry.Event.REQUEST_FAILED, route=exchange.route)
+            self._log.exception(telemetry.Event.REQUEST_FAILED, route=exchange.route)
             if exchange.status:
                 raise  # half an answer is out: the connection must not look as if it were whole
             problem = Problem(problems.INTERNAL_ERROR, "the request could not be served")
             await problems.response(exchange.scope, problem)(exchange.scope, receive, exchange.send)
         finally:
             telemetry.HTTP_REQUESTS_IN_PROGRESS.dec()
-            exchange.count()
+            self._log.debug(telemetry.Event.REQUEST_ANSWERED, **exchange.count())
             telemetry.about.reset(token)
 
 
@@ -82,16 +81,11 @@ class _OneExchange:
             message = {**message, "body": b""}
         await self._send(message)
 
-    def count(self) -> None:
+    def count(self) -> dict[str, object]:
+        """Count the request; answers what a log line tells of it."""
         seconds = time.perf_counter() - self._began_at
         method = self.method if self.method in _METHODS else OTHER_METHOD
         status = self.status or CLIENT_GONE
         telemetry.HTTP_REQUESTS.labels(method, self.route, str(status)).inc()
         telemetry.HTTP_REQUEST_SECONDS.labels(method, self.route).observe(seconds)
-        log.debug(
-            telemetry.Event.REQUEST_ANSWERED,
-            method=method,
-            route=self.route,
-            status=status,
-            milliseconds=round(seconds * 1000, 1),
-        )
+        return {"method": method, "route": self.route, "status": status, "milliseconds": round(seconds * 1000, 1)}

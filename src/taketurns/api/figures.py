@@ -20,8 +20,6 @@ from taketurns.storage.database import Database
 FRESH_SECONDS: Final = 1.0
 READ_SECONDS: Final = 0.9
 
-log = telemetry.logger("api")
-
 
 class QueueFigures(Collector):
     """Tells how many tasks are in each status and how long the oldest has waited; nothing while that is not known."""
@@ -48,7 +46,7 @@ class QueueFigures(Collector):
                 self._figures = await figures.read(self._database)
         except (Unavailable, TimeoutError, psycopg.Error) as error:
             self._figures = None
-            log.warning(telemetry.Event.FIGURES_UNAVAILABLE, error=str(error))
+            telemetry.logger("api").warning(telemetry.Event.FIGURES_UNAVAILABLE, error=str(error))
         self._fresh_until = time.monotonic() + FRESH_SECONDS
 
     def collect(self) -> Iterator[Metric]:

@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
 from taketurns.api import headers, problems, requests
+from taketurns.engine import limits
 
 _REF: Final = "#/components/schemas/{model}"
 _DESCRIPTION: Final = """\
@@ -23,9 +24,9 @@ its slug. Times are RFC 3339, in UTC. Errors are problem details (RFC 9457), exp
 """
 _REQUEST_ID: Final = headers.parameter(
     headers.REQUEST_ID,
-    "An id of your own for this request, in every answer, log line and task that it makes; one is made when it is"
-    " missing, or has other characters than letters, digits and . _ ~ : / + = @ -.",
-    {"type": "string", "maxLength": 128},
+    "An id of your own for this request, in every answer, log line and task that it makes. One is made when it is"
+    f" missing, longer than {limits.REQUEST_ID_LENGTH}, or has others than letters, digits and . _ ~ : / + = @ -.",
+    {"type": "string"},
 )
 
 

@@ -11,6 +11,7 @@ from fastapi import Path
 from taketurns.api import problems
 from taketurns.api.problems import Problem
 from taketurns.companies import directory
+from taketurns.engine import limits
 
 COMPANIES: Final = "/companies"
 COMPANY: Final = COMPANIES + "/{companyId}"
@@ -22,10 +23,15 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 CompanyPath = Annotated[
     str,
     Path(
-        alias="companyId", description="The id or the slug of a company.", openapi_examples={"slug": {"value": "acme"}}
+        alias="companyId",
+        description="The id or the slug of a company.",
+        openapi_examples={"slug": {"value": "acme"}},
+        json_schema_extra={"minLength": 1, "maxLength": limits.SLUG_LENGTH, "pattern": "^[A-Za-z0-9-]+$"},
     ),
 ]
-TaskPath = Annotated[str, Path(alias="taskId", description="The id of a task.")]
+TaskPath = Annotated[
+    str, Path(alias="taskId", description="The id of a task.", json_schema_extra={"format": "uuid", "minLength": 36})
+]
 
 
 def company(text: str) -> UUID | str:
