@@ -1,14 +1,13 @@
-"""The commands, and what they have in common: options that stand above the environment."""
+"""The commands, with their options, which stand above the environment."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from taketurns.settings import Settings
+from taketurns.cli.configuration import settings_with
 
 app = typer.Typer(
     name="taketurns",
@@ -26,24 +25,6 @@ App = Annotated[
     typer.Option("--app", metavar="MODULE:VARIABLE", help="Where the handlers are; TAKETURNS_APP otherwise."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def settings_with(**options: Any) -> Settings:
-    """The settings of the environment, with the options that were given above them.
-
-    Leaves with exit code 2 and a line for each setting that is wrong.
-    """
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    from taketurns.settings import Settings  # noqa: PLC0415
-
-    try:
-        return Settings(**{name: value for name, value in options.items() if value is not None})
-    except ValidationError as error:
-        for wrong in error.errors(include_url=False, include_input=False):
-            name = ".".join(str(part) for part in wrong["loc"])
-            typer.echo(f"TAKETURNS_{name.upper().removeprefix('TAKETURNS_')}: {wrong['msg']}", err=True)
-        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -101,13 +82,20 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command()
 def openapi(application: App = None) -> None:
     """Print the OpenAPI document."""
-    import json  # noqa: PLC0415
+    from taketurns.cli import processes  # noqa: PLC0415
 
-    from taketurns import assembly  # noqa: PLC0415
+    processes.print_openapi(settings_with(app=application))
 
-    settings = settings_with(app=application)
-    document = assembly.build_api(settings, assembly.load_registry(settings)).openapi()
-    typer.echo(json.dumps(document, indent=2))
+
+@app.command()
+def mail(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port to listen on; TAKETURNS_SMTP_PORT otherwise.")] = None,
+) -> None:
+    """Take in mail and print it, delivering nothing: a mail server to try handlers with."""
+    from taketurns.cli import processes  # noqa: PLC0415
+
+    processes.serve_mail(host, settings_with(smtp_port=port).smtp_port)
 
 
 @app.command()

@@ -46,6 +46,7 @@ class Children:
         self._pause_seconds = pause_seconds
         self._stopping = asyncio.Event()
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self.hurried = False
 
     @property
     def stopping(self) -> bool:
@@ -69,8 +70,9 @@ class Children:
 
     def stop(self) -> None:
         """Ask every process to finish what it has begun; called again, end them at once."""
-        number = signal.SIGKILL if self._stopping.is_set() else signal.SIGTERM
+        self.hurried = self._stopping.is_set()
         self._stopping.set()
+        number = signal.SIGKILL if self.hurried else signal.SIGTERM
         for process in self._running.values():
             process.send_signal(number)
 
@@ -98,7 +100,7 @@ class Children:
         )
         self._running[program.name] = process
         if self._stopping.is_set():
-            process.terminate()
+            process.send_signal(signal.SIGKILL if self.hurried else signal.SIGTERM)
         try:
             return await process.wait()
         finally:

@@ -7,6 +7,8 @@ from dataclasses import asdict
 
 import psycopg
 import typer
+from alembic.util.exc import CommandError
+from sqlalchemy.exc import DBAPIError
 
 from taketurns.settings import Settings
 from taketurns.storage import advice, schema
@@ -21,8 +23,8 @@ def doctor(settings: Settings, *, as_json: bool) -> int:
         findings = list(
             advice.examine(settings.database_url, schema=settings.schema_name, connections_wanted=settings.pool_size)
         )
-    except psycopg.OperationalError as error:
-        return unreachable(error)
+    except psycopg.Error as error:
+        return _refused(error)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -37,13 +39,11 @@ def upgrade(settings: Settings, revision: str) -> int:
     """Build or move the schema; 1 with the reason when the server will not have it."""
     try:
         schema.upgrade(settings.database_url, schema=settings.schema_name, revision=revision)
-    except schema.UnsupportedServer as error:
+    except (schema.UnsupportedServer, CommandError) as error:
         typer.echo(str(error), err=True)
         return 1
-    except Exception as error:
-        if isinstance(cause := error.__cause__ or error, psycopg.OperationalError):
-            return unreachable(cause)
-        raise
+    except DBAPIError as error:
+        return _refused(error.orig or error)
     return check(settings)
 
 
@@ -52,8 +52,8 @@ def check(settings: Settings) -> int:
     try:
         with psycopg.connect(conninfo(settings.database_url), connect_timeout=5) as connection:
             found = advice.revision(connection, settings.schema_name)
-    except psycopg.OperationalError as error:
-        return unreachable(error)
+    except psycopg.Error as error:
+        return _refused(error)
     if found == schema.head():
         typer.echo(f"the schema {settings.schema_name!r} is at {found}, the newest revision")
         return 0
@@ -63,9 +63,15 @@ def check(settings: Settings) -> int:
     return 1
 
 
-def unreachable(error: Exception) -> int:
-    """Say why the database cannot be used, without its password."""
+def _refused(error: BaseException) -> int:
+    """Say why the database did not do it, without its password, and what to do about that."""
     reason = str(error).strip().splitlines()
     typer.echo(f"cannot use the database: {reason[0] if reason else error!r}", err=True)
-    typer.echo("set TAKETURNS_DATABASE_URL, or run: taketurns up", err=True)
+    match error:
+        case psycopg.errors.LockNotAvailable():
+            typer.echo("a session holds what is to be changed; `taketurns doctor` names the oldest", err=True)
+        case psycopg.errors.InsufficientPrivilege():
+            typer.echo("the role must own the schema, or may create it: grant create on database ... to ...", err=True)
+        case psycopg.OperationalError():
+            typer.echo("set TAKETURNS_DATABASE_URL, or run: taketurns up", err=True)
     return 1

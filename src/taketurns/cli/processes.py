@@ -1,16 +1,24 @@
-"""Commands that serve: the API in uvicorn, the worker in its own event loop."""
+"""Commands that serve: the API in uvicorn, the worker in its own event loop, the mail sink."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import ipaddress
+import json
+import signal
+from typing import TYPE_CHECKING
 
 import typer
 import uvicorn
 
 from taketurns import assembly, telemetry
-from taketurns.engine.errors import ConfigurationError
+from taketurns.cli.configuration import application_is_loaded
 from taketurns.settings import Settings
 from taketurns.worker import process
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 GRACE_SECONDS = 10
 
@@ -18,15 +26,14 @@ GRACE_SECONDS = 10
 def serve_api(settings: Settings) -> None:
     """Serve the API until told to stop; requests under way are answered."""
     telemetry.configure(form=settings.log_format, level=settings.log_level)
-    try:
+    with application_is_loaded():
         api = assembly.load_api(settings)
-    except ConfigurationError as error:
-        raise _wrong(error) from None
     log = telemetry.logger("api")
     if _is_loopback(settings.host):
         log.info(telemetry.Event.API_ON_LOOPBACK, host=settings.host, port=settings.port)
     else:
         log.warning(telemetry.Event.API_OPEN, host=settings.host, port=settings.port)
+    _leave_well_on_signals()
     uvicorn.run(
         api,
         host=settings.host,
@@ -41,11 +48,50 @@ def serve_api(settings: Settings) -> None:
 def run_worker(settings: Settings) -> None:
     """Take turns until told to stop."""
     telemetry.configure(form=settings.log_format, level=settings.log_level)
-    try:
+    with application_is_loaded():
         application = assembly.load_application(settings.app)
-    except ConfigurationError as error:
-        raise _wrong(error) from None
-    process.run(lambda: assembly.serve_worker(settings, application))
+    try:
+        process.run(lambda: assembly.serve_worker(settings, application))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        address = f"{settings.metrics_host}:{settings.metrics_port}"
+        typer.echo(f"{address} is taken: choose another TAKETURNS_METRICS_PORT", err=True)
+        raise typer.Exit(1) from None
+
+
+def serve_mail(host: str, port: int) -> None:
+    """Take in mail until told to stop, and print a line for each letter."""
+    try:
+        from taketurns.cli.mail_sink import mail_sink  # noqa: PLC0415
+    except ModuleNotFoundError:
+        typer.echo("the mail sink is not installed: pip install 'taketurns[mail]'", err=True)
+        raise typer.Exit(1) from None
+
+    async def serve() -> None:
+        async with mail_sink(lambda letter: typer.echo(str(letter)), host=host, port=port) as taken:
+            typer.echo(f"mail is taken in at {host}:{taken}")
+            await asyncio.Event().wait()
+
+    _leave_well_on_signals()
+    asyncio.run(serve())
+
+
+def print_openapi(settings: Settings) -> None:
+    """Print the document of the API for the application that the settings name."""
+    with application_is_loaded():
+        api = assembly.load_api(settings)
+    typer.echo(json.dumps(api.openapi(), indent=2))
+
+
+def _leave_well_on_signals() -> None:
+    """To have been told to stop is no failure; uvicorn raises the signals that it took again at its end."""
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
 
 
 def _is_loopback(host: str) -> bool:
@@ -53,8 +99,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _wrong(error: ConfigurationError) -> typer.Exit:
-    typer.echo(str(error), err=True)
-    return typer.Exit(2)

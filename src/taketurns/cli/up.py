@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,19 +22,22 @@ from pathlib import Path
 import httpx2
 import typer
 
+from taketurns import assembly
 from taketurns.cli import examination
 from taketurns.cli.children import Children, Program, ProgramFailed
+from taketurns.cli.configuration import application_is_loaded
 from taketurns.settings import Settings
 from taketurns.storage.embedded import EmbeddedServerError, PostgresServer
 from taketurns.storage.embedded.server import PUBLIC
 
 DATABASE = "taketurns"
 DEMO_COMPANIES = {"acme": "Acme", "globex": "Globex", "initech": "Initech"}
+INTERRUPTED = 128 + signal.SIGINT
 _LOOK_SECONDS = 0.1
 
 
-class PortTaken(RuntimeError):
-    """A port that was asked for is in use."""
+class CannotListen(RuntimeError):
+    """A port that was asked for cannot be had."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +49,29 @@ class _Database:
 
 def run(settings: Settings, *, home: Path | None = None, programs: Path | None = None) -> int:
     """Run until told to stop: once drains, twice ends at once. The exit code."""
+    with application_is_loaded():
+        assembly.load_application(settings.app)
     try:
         with _database(settings, home, programs) as database:
-            typer.echo(database.told)
+            say(database.told)
             if code := examination.upgrade(settings.model_copy(update={"database_url": database.url}), "head"):
                 return code
-            asyncio.run(_serve(settings, database))
-    except (EmbeddedServerError, PortTaken, ProgramFailed) as error:
+            hurried = asyncio.run(_serve(settings, database))
+    except (EmbeddedServerError, CannotListen, ProgramFailed) as error:
         typer.echo(str(error), err=True)
         return 1
     except KeyboardInterrupt:
-        return 130
-    typer.echo("stopped")
-    return 0
+        return INTERRUPTED
+    say("stopped")
+    return INTERRUPTED if hurried else 0
+
+
+def say(line: str) -> None:
+    """Print a line. Once the terminal is closed, or nobody reads the pipe, nothing more is said, and nothing fails."""
+    try:
+        typer.echo(line)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def default_home() -> Path:
@@ -78,7 +93,8 @@ def _database(settings: Settings, home: Path | None, programs: Path | None) -> I
         yield _Database(url, f"database: {found} in {server.home}", (server.users_lock,))
 
 
-async def _serve(settings: Settings, database: _Database) -> None:
+async def _serve(settings: Settings, database: _Database) -> bool:
+    """Serve until told to stop; answers whether it was told twice."""
     port = _port(settings, "port", settings.host)
     async with _mail(settings) as mail:
         environment = {
@@ -87,21 +103,23 @@ async def _serve(settings: Settings, database: _Database) -> None:
             "TAKETURNS_HOST": settings.host,
             "TAKETURNS_PORT": str(port),
             "TAKETURNS_METRICS_PORT": str(_port(settings, "metrics_port", settings.metrics_host)),
+            **({"TAKETURNS_APP": settings.app} if settings.app else {}),
             **mail,
         }
         children = Children(
             [Program(name, [sys.executable, "-m", "taketurns.cli", name], environment) for name in ("api", "worker")],
-            say=typer.echo,
+            say=say,
             inherited=database.inherited,
         )
         _stop_on_signals(children)
-        welcome = asyncio.create_task(_welcome(f"http://{settings.host}:{port}", typer.echo))
+        welcome = asyncio.create_task(_welcome(_address(settings.host, port)))
         try:
             await children.run()
         finally:
             welcome.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await welcome
+        return children.hurried
 
 
 @contextlib.asynccontextmanager
@@ -110,49 +128,54 @@ async def _mail(settings: Settings) -> AsyncIterator[dict[str, str]]:
     if "smtp_host" in settings.model_fields_set or find_spec("aiosmtpd") is None:
         yield {}
         return
-    from taketurns.cli.mail_sink import mail_sink  # noqa: PLC0415  comes with taketurns[embedded]
+    from taketurns.cli.mail_sink import mail_sink  # noqa: PLC0415  comes with taketurns[mail]
 
-    async with mail_sink(
-        lambda letter: typer.echo(str(letter)), port=_port(settings, "smtp_port", "127.0.0.1")
-    ) as port:
+    async with mail_sink(lambda letter: say(str(letter)), port=_port(settings, "smtp_port", "127.0.0.1")) as port:
         yield {"TAKETURNS_SMTP_HOST": "127.0.0.1", "TAKETURNS_SMTP_PORT": str(port)}
 
 
 def _stop_on_signals(children: Children) -> None:
     def stop() -> None:
-        if not children.stopping:
-            typer.echo("\nfinishing the tasks that run; once more ends at once")
+        is_first = not children.stopping
         children.stop()
+        if is_first:
+            say("\nfinishing the tasks that run; once more ends at once")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
 def _port(settings: Settings, name: str, host: str) -> int:
-    """The port of this setting, or a free one if it is taken and was not asked for."""
+    """The port of this setting, or a free one if it is 0, or is taken and was not asked for."""
     wanted: int = getattr(settings, name)
-    if _is_free(host, wanted):
-        return wanted
-    if name in settings.model_fields_set:
-        raise PortTaken(f"{host}:{wanted} is taken: choose another TAKETURNS_{name.upper()}")
-    with socket.socket() as candidate:
-        candidate.bind((host, 0))
-        free: int = candidate.getsockname()[1]
-    typer.echo(f"{host}:{wanted} is taken, using {free}")
+    try:
+        return _bound(host, wanted)
+    except OSError as error:
+        if name in settings.model_fields_set or error.errno != errno.EADDRINUSE:
+            raise CannotListen(
+                f"{host}:{wanted} cannot be listened on ({error.strerror}): choose another TAKETURNS_{name.upper()}"
+            ) from None
+    free = _bound(host, 0)
+    say(f"{host}:{wanted} is taken, using {free}")
     return free
 
 
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as candidate:
+def _bound(host: str, port: int) -> int:
+    """The port, or a free one for 0, that was free a moment ago."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as candidate:
         candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            candidate.bind((host, port))
-        except OSError:
-            return False
-    return True
+        candidate.bind(address)
+        return int(candidate.getsockname()[1])
 
 
-async def _welcome(address: str, say: Callable[[str], None]) -> None:
+def _address(host: str, port: int) -> str:
+    """Where a client on this machine finds what listens there."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  not listened on
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+async def _welcome(address: str) -> None:
     """Wait for the API, see that the demo companies exist, and say what to do with them."""
     async with httpx2.AsyncClient(base_url=address) as client:
         await _answered(client)
@@ -186,17 +209,18 @@ def _greeting(address: str, companies: dict[str, str]) -> Iterator[str]:
     for slug, company_id in companies.items():
         yield f"  {slug:8} {company_id}"
     acme, globex = companies["acme"], companies["globex"]
-    yield "\nA task, and the same once more, which is not created twice:"
-    yield _create(address, acme, "acme", key="hello-1")
+    hello = _create(address, acme, "acme", key=f"hello-{secrets.token_hex(3)}")
+    yield f"\nA task:\ncurl -s {hello}"
+    yield f"\nThe same once more: it answers the same task, with Idempotent-Replayed: true\ncurl -si {hello}"
     yield "\nTen of another company, which acme does not wait for:"
-    yield f"for i in $(seq 10); do {_create(address, globex, 'globex')} -o /dev/null; done"
-    yield "\nHow they are:"
-    yield f"curl -s '{address}/companies/{acme}/tasks'"
+    yield f"for i in $(seq 10); do curl -s -o /dev/null {_create(address, globex, 'globex')}; done"
+    yield f"\nHow they are:\ncurl -s '{address}/companies/{acme}/tasks'"
     yield "\nCtrl-C finishes what runs and stops; the data stays.\n"
 
 
 def _create(address: str, company_id: str, slug: str, *, key: str | None = None) -> str:
+    """What curl is told to create a task."""
     payload = {"to": f"ada@{slug}.example", "subject": "Hello", "body": "It is your turn."}
     task = json.dumps({"type": "send_email", "payload": payload})
     header = f" -H 'Idempotency-Key: {key}'" if key else ""
-    return f"curl -s '{address}/companies/{company_id}/tasks' -H 'Content-Type: application/json'{header} -d '{task}'"
+    return f"'{address}/companies/{company_id}/tasks' -H 'Content-Type: application/json'{header} -d '{task}'"

@@ -1,0 +1,50 @@
+"""What commands are told by their options and the environment; who tells them wrong leaves with exit code 2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from taketurns.engine.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from taketurns.settings import Settings
+
+WRONG = 2
+_DATABASE_URL = re.compile(r"postgresql(\+psycopg)?://")
+
+
+def settings_with(**options: Any) -> Settings:
+    """The settings of the environment, with the options that were given above them.
+
+    Leaves with a line for each setting that is wrong.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from taketurns.settings import Settings  # noqa: PLC0415
+
+    try:
+        settings = Settings(**{name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        for wrong in error.errors(include_url=False, include_input=False):
+            name = ".".join(str(part) for part in wrong["loc"])
+            typer.echo(f"TAKETURNS_{name.upper().removeprefix('TAKETURNS_')}: {wrong['msg']}", err=True)
+        raise typer.Exit(WRONG) from None
+    if not _DATABASE_URL.match(settings.database_url):
+        typer.echo("TAKETURNS_DATABASE_URL: a URL is needed: postgresql://user:password@host:5432/database", err=True)
+        raise typer.Exit(WRONG)
+    return settings
+
+
+@contextmanager
+def application_is_loaded() -> Iterator[None]:
+    """Leave with the reason when the application that was named is none."""
+    try:
+        yield
+    except ConfigurationError as error:
+        typer.echo(f"TAKETURNS_APP or --app: {error}", err=True)
+        raise typer.Exit(WRONG) from None
