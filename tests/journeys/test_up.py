@@ -1,0 +1,241 @@
+"""`taketurns up` as newcomers meet it: they paste its lines, start another beside it, stop it, and pull the plug."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx2
+import psycopg
+import pytest
+
+from taketurns.cli.up import DATABASE
+from taketurns.storage.embedded import PostgresServer
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 60.0
+INTERRUPTED = 130
+
+
+class Up:
+    """A `taketurns up` on free ports, in a session of its own as a terminal would give it, and what it has said."""
+
+    def __init__(self, *options: str, **environment: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("TAKETURNS_")}
+        ports = dict.fromkeys(["TAKETURNS_PORT", "TAKETURNS_METRICS_PORT", "TAKETURNS_SMTP_PORT"], "0")
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "taketurns.cli", "up", *options],
+            env={**clean, **ports, **environment},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            start_new_session=True,
+        )
+
+    @property
+    def output(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode()
+
+    def has_said(self, pattern: str, *, times: int = 1) -> re.Match[str]:
+        """Waits until the output matches for that many times; answers the first match."""
+        eventually(lambda: self._is_alive() and len(re.findall(pattern, self.output)) >= times, pattern)
+        match = re.search(pattern, self.output)
+        assert match
+        return match
+
+    @property
+    def address(self) -> str:
+        return self.has_said(r"Taketurns answers at (http://\S+),")[1]
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that are there to be pasted."""
+        self.has_said("Ctrl-C finishes")
+        return re.findall(r"^(?:curl|for) .*", self.output, re.MULTILINE)
+
+    def press_ctrl_c(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._output.close()
+
+    def _is_alive(self) -> bool:
+        assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.output}"
+        return True
+
+
+class Start(Protocol):
+    def __call__(self, *options: str, **environment: str) -> Up: ...
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts one; those that still run at the end are killed."""
+    with ExitStack() as stack:
+
+        def start(*options: str, **environment: str) -> Up:
+            up = Up(*options, **environment)
+            stack.callback(up.close)
+            return up
+
+        yield start
+
+
+@pytest.fixture
+def home(open_directory: Path) -> Iterator[Path]:
+    """Where an embedded server may live that no process may be left of."""
+    yield open_directory / "home"
+    eventually(lambda: not processes_about(open_directory), "nobody is left")
+
+
+def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start: Start) -> None:
+    up = start("--home", str(home))
+    create, again, ten_of_another, look = up.lines
+    task = json.loads(paste(create))
+    replayed = paste(again)
+    assert re.search(r"^idempotent-replayed: true\s*$", replayed, re.MULTILINE | re.IGNORECASE)
+    assert json.loads(replayed.splitlines()[-1])["id"] == task["id"]
+    paste(ten_of_another)
+    up.has_said(rf"mail from \S+ to ada@acme\.example: Hello <{task['id']}@\S+>")
+    up.has_said(r"mail from \S+ to ada@globex\.example: Hello", times=10)
+    eventually(lambda: json.loads(paste(look))["tasks"][0]["status"] == "completed", "the task is done")
+
+    beside = start("--home", str(home))
+    beside.has_said("joined the PostgreSQL that runs")
+    create, _, _, look = beside.lines
+    up.press_ctrl_c()
+    assert up.wait() == 0
+    assert up.output.endswith("stopped\n")
+
+    another = json.loads(paste(create))
+    beside.has_said(another["id"])
+    eventually(
+        lambda: statuses(json.loads(paste(look))) == {task["id"]: "completed", another["id"]: "completed"},
+        "both are done",
+    )
+    beside.press_ctrl_c()
+    assert beside.wait() == 0
+    eventually(lambda: not processes_about(home), "nobody is left")
+    with PostgresServer(home) as server, psycopg.connect(server.url(DATABASE)) as connection:
+        assert connection.execute("select count(*), count(finished_at) from taketurns.tasks").fetchone() == (12, 12)
+
+
+def test_the_readme_is_true_and_a_hard_death_in_the_flood_leaves_no_process(
+    home: Path, start: Start, tmp_path: Path
+) -> None:
+    up = start("--home", str(home))
+    create, again, look, flood, look_behind = (
+        block.replace("http://127.0.0.1:8000", up.address) for block in readme_blocks("Try it") if "curl" in block
+    )
+    task = json.loads(paste(create))
+    assert "idempotent-replayed: true" in paste(again).lower()
+    newest, done = documents(paste(look))
+    assert list(statuses(newest)) == [task["id"]]
+    assert set(statuses(done)) <= {task["id"]}
+
+    quiet = json.loads(paste(flood, cwd=tmp_path))
+    eventually(lambda: get(up, "initech", quiet["id"])["status"] == "completed", "the quiet company's task is done")
+    assert json.loads(paste(look_behind))["tasks"][0]["status"] == "pending"
+    served = get(up, "initech", quiet["id"])
+    assert seconds_between(served["createdAt"], served["finishedAt"]) < 2
+
+    up.process.kill()
+    up.process.wait()
+    eventually(lambda: not processes_about(home), "nobody is left")
+
+
+def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
+    empty_database_url: str, start: Start, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    up = start(
+        *("--app", "tests.journeys.app:tt", "--home", str(tmp_path / "home")),
+        TAKETURNS_DATABASE_URL=empty_database_url,
+        JOURNEY_RUNS=str(runs),
+    )
+    up.has_said("database: the one in TAKETURNS_DATABASE_URL")
+    task = {"type": "count", "payload": {"number": 7, "seconds": 3600}}
+    httpx2.post(f"{up.address}/companies/acme/tasks", json=task).raise_for_status()
+    eventually(runs.exists, "the task runs")
+
+    up.press_ctrl_c()
+    up.has_said("once more ends at once")
+    up.has_said("worker stopping .* held=1")
+    up.press_ctrl_c()
+    assert up.wait() == INTERRUPTED
+    assert processes_about(runs) == []
+    assert not (tmp_path / "home").exists()
+
+
+def paste(line: str, *, cwd: Path = ROOT) -> str:
+    """What a shell prints for it."""
+    command = ["bash", "-euo", "pipefail", "-c", line]
+    return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+
+
+def readme_blocks(section: str) -> list[str]:
+    """The shell lines of a section, block by block."""
+    text = (ROOT / "README.md").read_text()
+    (found,) = re.findall(rf"^## {section}\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```bash\n(.*?)^```", found, re.MULTILINE | re.DOTALL)
+
+
+def get(up: Up, company: str, task_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = httpx2.get(f"{up.address}/companies/{company}/tasks/{task_id}").json()
+    return answer
+
+
+def statuses(page: dict[str, Any]) -> dict[str, str]:
+    return {task["id"]: task["status"] for task in page["tasks"]}
+
+
+def documents(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON documents that stand one behind the other."""
+    while text := text.lstrip():
+        document, end = json.JSONDecoder().raw_decode(text)
+        yield document
+        text = text[end:]
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
+
+
+def processes_about(path: Path) -> list[str]:
+    """The command lines of all processes whose arguments or environment name the path; Linux only."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (directory / "cmdline").read_bytes()
+            if os.fsencode(path) in command + (directory / "environ").read_bytes():
+                found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited too long: {what}"
+        time.sleep(0.02)
