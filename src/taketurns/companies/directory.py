@@ -159,7 +159,8 @@ async def change(database: Database, company: UUID | str, changes: Mapping[str, 
 async def delete(database: Database, company: UUID | str) -> bool:
     """Delete a company and all it owns; False when there is none. Raises CompanyHasOpenTasks and Unavailable.
 
-    The company is gone at once. What is left of a long history after a few seconds is pruned by the workers.
+    Its line and turn go under the cell's lock, for no claim may see the one without the other. The company is gone at
+    once; what is left of a long history after a few seconds is pruned by the workers.
     """
     schema = database.schema
     async with database.transaction() as connection:
@@ -170,6 +171,9 @@ async def delete(database: Database, company: UUID | str) -> bool:
         for place in (ScheduledTask, PendingTask, ProcessingTask):
             if await fetch(connection, schema, select(place.task_id).where(place.company_id == company_id).limit(1)):
                 raise CompanyHasOpenTasks(str(company))
+        await connection.execute(
+            sql.SQL("select pg_advisory_xact_lock({}())").format(sql.Identifier(schema, "cell_lock"))
+        )
         for rotation in (Line, Turn):
             await fetch(connection, schema, delete_from(rotation).where(rotation.company_id == company_id))
         gone = delete_from(CompanyTable).where(CompanyTable.id == company_id).returning(CompanyTable.id)
