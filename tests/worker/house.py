@@ -29,7 +29,7 @@ from taketurns.worker import Worker
 from tests.worker.app import URL
 from tests.worker.waiting import Answer, soon
 
-QUICK: dict[str, Any] = {"beat_seconds": 0.2, "stale_after_seconds": 1.5, "poll_seconds": 0.2}
+QUICK: dict[str, Any] = {"beat_seconds": 0.2, "stale_after_seconds": 2.1, "poll_seconds": 0.2}
 
 WITNESS = """
 create schema witness;
@@ -78,18 +78,18 @@ class House:
 
     def status(self, task_id: UUID) -> str:
         """Where the task stands, or how it ended."""
-        return str(
-            self.value(
-                "select case when t.finished_at is not null then coalesce(t.stopped_as, 'completed')"
-                " when exists (select from taketurns.processing_tasks p where p.task_id = t.id) then 'processing'"
-                " when exists (select from taketurns.pending_tasks p where p.task_id = t.id) then 'pending'"
-                " else 'scheduled' end from taketurns.tasks t where t.id = %s",
-                task_id,
-            )
-        )
+        (status,) = self.statuses([task_id])
+        return status
 
     def statuses(self, task_ids: Sequence[UUID]) -> Counter[str]:
-        return Counter(self.status(task_id) for task_id in task_ids)
+        rows = self.execute(
+            "select case when t.finished_at is not null then coalesce(t.stopped_as, 'completed')"
+            " when exists (select from taketurns.processing_tasks p where p.task_id = t.id) then 'processing'"
+            " when exists (select from taketurns.pending_tasks p where p.task_id = t.id) then 'pending'"
+            " else 'scheduled' end from taketurns.tasks t where t.id = any(%s)",
+            list(task_ids),
+        )
+        return Counter(status for (status,) in rows)
 
     def are(self, status: str, task_ids: Sequence[UUID]) -> bool:
         return self.statuses(task_ids) == {status: len(task_ids)}

@@ -43,21 +43,24 @@ class Client:
 
 
 @pytest.fixture
-def health() -> list[bool]:
-    return [True]
+def state() -> dict[str, bool]:
+    return {"healthy": True, "ready": True}
 
 
 @pytest.fixture
-def client(health: list[bool]) -> Iterator[Client]:
-    server = MetricsServer(host="127.0.0.1", port=0, is_healthy=lambda: health[0])
+def client(state: dict[str, bool]) -> Iterator[Client]:
+    server = MetricsServer(
+        host="127.0.0.1", port=0, is_healthy=lambda: state["healthy"], is_ready=lambda: state["ready"]
+    )
     yield Client(server)
     server.close()
 
 
-def test_health_follows_the_worker(client: Client, health: list[bool]) -> None:
-    assert client.get("/health") == (200, '{"status":"ok"}')
-    health[0] = False
-    assert client.get("/health") == (503, '{"status":"unhealthy"}')
+@pytest.mark.parametrize(("path", "name"), [("/health", "healthy"), ("/ready", "ready")])
+def test_health_and_readiness_follow_the_worker(client: Client, state: dict[str, bool], path: str, name: str) -> None:
+    assert client.get(path) == (200, '{"status":"ok"}')
+    state[name] = False
+    assert client.get(path) == (503, '{"status":"unavailable"}')
 
 
 def test_other_paths_are_not_there(client: Client) -> None:

@@ -1,6 +1,7 @@
 """One bounded pass, as `POST /workers/process` and `worker --once` make it."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -107,3 +108,33 @@ async def test_a_pass_that_is_cancelled_releases_what_it_holds(house: House, reg
         await passing
     assert house.status(task) == "pending"
     assert house.leases() == []
+
+
+class Stuck:
+    """A broker whose claims move tasks and never answer."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self.has_claimed = asyncio.Event()
+
+    async def claim(self, *given: Any, **named: Any) -> Any:
+        await self._broker.claim(*given, **named)
+        self.has_claimed.set()
+        await asyncio.Event().wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+
+async def test_a_pass_that_is_cancelled_in_mid_claim_releases_what_was_claimed(
+    house: House, registry: Registry
+) -> None:
+    tasks = await house.add("work", count=3)
+    broker = Stuck(house.broker)
+    passing = asyncio.create_task(run_pass(broker=broker, database=house.database, registry=registry))
+    await eventually(broker.has_claimed.is_set)
+    passing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    assert house.are("pending", tasks)
+    assert [house.events(task) for task in tasks] == [["released"]] * 3

@@ -193,3 +193,20 @@ async def test_one_duty_that_fails_stops_no_other(house: House) -> None:
         tasks = await house.add("work", count=3)
         await eventually(lambda: house.are("completed", tasks))
         assert worker.is_healthy
+
+
+async def test_parts_end_though_a_cancellation_is_lost() -> None:
+    begun = asyncio.Event()
+
+    async def deaf_once() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    part = asyncio.create_task(deaf_once())
+    await begun.wait()
+    await rounds.end([part])
+    assert part.cancelled()
+    await rounds.end([part])

@@ -481,16 +481,31 @@ async def test_a_worker_waits_for_its_database(house: House, registry: Registry)
         worker = house.worker(registry)
         running = asyncio.create_task(worker.run())
         await eventually(lambda: house.terminate("house"))
-        assert healthy(worker) is False
+        await eventually(lambda: states(worker) == (True, False))
     await eventually(lambda: house.status(task) == "completed")
-    assert healthy(worker) is True
+    assert states(worker) == (True, True)
     worker.stop()
     await running
-    assert healthy(worker) is False
+    assert states(worker) == (False, False)
 
 
-def healthy(worker: Worker) -> bool:
-    return worker.is_healthy
+def states(worker: Worker) -> tuple[bool, bool]:
+    return worker.is_healthy, worker.is_ready
+
+
+# Fault 110: what looks alive and does nothing must not go on.
+async def test_a_worker_of_which_a_part_dies_ends(
+    house: House, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = house.worker(registry)
+    monkeypatch.setattr(worker.claiming, "run", broken)
+    with pytest.raises(RuntimeError, match="as asked"):
+        await worker.run()
+    assert house.leases() == []
+
+
+async def broken() -> None:
+    raise RuntimeError("as asked")
 
 
 # Fault 075: the database's clock decides, and a worker's own does not matter.

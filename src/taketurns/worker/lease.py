@@ -234,9 +234,10 @@ class Lease:
                 self._execute(connection, _publication(self._holder.types))
         self.published_types = self._read_types(connection)
         with self._lock:
-            if self._state is not State.ABSENT:
+            self.worker_id = worker_id
+            if self._state is not State.ABSENT:  # closed meanwhile: the row is removed
                 return
-            self.worker_id, self.beat_sent_at, self._state = worker_id, sent_at, State.HELD
+            self.beat_sent_at, self._state = sent_at, State.HELD
         self._look_early.set()
         self._log.debug(Event.LEASE_TAKEN, worker_id=str(worker_id))
         self._call(self._tell_taken)
@@ -273,8 +274,10 @@ class Lease:
     # The thread that looks at the clock.
 
     def _keep_looking(self) -> None:
-        while not self._is_closed():
+        while True:
             self._look_early.clear()
+            if self._is_closed():
+                return
             self._look_early.wait(self._look(time.monotonic()))
 
     def _look(self, now: float) -> float | None:

@@ -1,10 +1,10 @@
-"""`/metrics` and `/health` of a worker process, on a port of their own and in threads of their own."""
+"""`/metrics`, `/health` and `/ready` of a worker process, on a port of their own and in threads of their own."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
@@ -43,12 +43,22 @@ telemetry.HEARTBEAT_AGE_SECONDS.set_function(
 
 
 class MetricsServer:
-    """Serves until closed. `port` 0 takes a free one; `address` tells which."""
+    """Serves until closed. `port` 0 takes a free one; `address` tells which.
+
+    `/health` is about the process, `/ready` about its work; both answer 503 for no.
+    """
 
     def __init__(
-        self, *, host: str, port: int, is_healthy: Callable[[], bool], registry: CollectorRegistry = REGISTRY
+        self,
+        *,
+        host: str,
+        port: int,
+        is_healthy: Callable[[], bool],
+        is_ready: Callable[[], bool] | None = None,
+        registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        handler = type("Handler", (_Handler,), {"is_healthy": staticmethod(is_healthy), "registry": registry})
+        answers = {"/health": is_healthy, "/ready": is_ready or is_healthy}
+        handler = type("Handler", (_Handler,), {"answers": answers, "registry": registry})
         self._server = ThreadingHTTPServer((host, port), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
@@ -67,21 +77,21 @@ class MetricsServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    is_healthy: Callable[[], bool]
+    answers: Mapping[str, Callable[[], bool]]
     registry: CollectorRegistry
     timeout = 10
 
     def do_GET(self) -> None:
-        match self.path.partition("?")[0]:
-            case "/metrics":
-                encode, content_type = choose_encoder(self.headers.get("Accept") or "")
-                self._answer(200, encode(self.registry), content_type)
-            case "/health" if self.is_healthy():
-                self._answer(200, b'{"status":"ok"}', "application/json")
-            case "/health":
-                self._answer(503, b'{"status":"unhealthy"}', "application/json")
-            case _:
-                self._answer(404, b"", "text/plain")
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            encode, content_type = choose_encoder(self.headers.get("Accept") or "")
+            self._answer(200, encode(self.registry), content_type)
+        elif path not in self.answers:
+            self._answer(404, b"", "text/plain")
+        elif self.answers[path]():
+            self._answer(200, b'{"status":"ok"}', "application/json")
+        else:
+            self._answer(503, b'{"status":"unavailable"}', "application/json")
 
     def log_message(self, format: str, *args: object) -> None:
         """Every scrape is not worth a line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -13,6 +14,7 @@ from taketurns.engine.retry import Backoff
 from taketurns.telemetry import Event
 
 AFTER_FAILURE: Final = Backoff(first_seconds=0.1, ceiling_seconds=5.0)
+CANCEL_SECONDS: Final = 0.2
 
 
 class Duty(Protocol):
@@ -37,6 +39,15 @@ async def keep(duty: Duty) -> None:
             pause = AFTER_FAILURE.delay(failures)
             failures += 1
         await asyncio.sleep(pause)
+
+
+async def end(parts: Collection[asyncio.Task[None]]) -> None:
+    """Cancel them until they have ended: one cancellation may be lost, as in asyncio.wait_for before Python 3.12."""
+    pending = {part for part in parts if not part.done()}
+    while pending:
+        for part in pending:
+            part.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
 
 
 async def signal_within(signal: asyncio.Event, seconds: float | None) -> bool:

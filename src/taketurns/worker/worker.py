@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
@@ -26,7 +26,7 @@ from taketurns.worker.claiming import Claiming, Prospects
 from taketurns.worker.hands import Hands
 from taketurns.worker.lease import Holder, Lease
 from taketurns.worker.listening import Listening
-from taketurns.worker.rounds import Duty, keep, signal_within
+from taketurns.worker.rounds import Duty, end, keep, signal_within
 from taketurns.worker.settling import Settler
 from taketurns.worker.upkeep import MOST, Heal, Promote, Prune, Rescue
 
@@ -177,8 +177,13 @@ class Worker:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it works and its lease is held."""
-        return self._is_running and self.lease.is_held and not any(part.done() for part in self._parts)
+        """Whether every part of it works, whatever the database does."""
+        return self._is_running and not any(part.done() for part in self._parts)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes turns: its lease is held."""
+        return self.is_healthy and self.lease.is_held and not self._has_to_stop.is_set()
 
     @asynccontextmanager
     async def _at_work(self) -> AsyncIterator[None]:
@@ -203,9 +208,9 @@ class Worker:
         await self._end_part("claiming")
         if not await signal_within(self.hands.is_empty, self._shutdown_grace_seconds):
             await self._leave_handlers()
-        for part in self._parts:
-            part.cancel()
-        await asyncio.gather(*self._parts, return_exceptions=True)
+        with suppress(Exception):  # what a cancelled claim has taken would be rescued, and is sooner released
+            await self._audit.compare()
+        await end(self._parts)
         self.left_running += len(self.executor.abandoned)
         self.settler.close()
         await settling
