@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from time import time
 
 import psycopg
 
@@ -78,9 +78,9 @@ def revision(connection: Connection, schema: str) -> str | None:
 
 
 def _clock(connection: Connection) -> Finding:
-    before = time.time()
+    before = time()
     row = connection.execute("select extract(epoch from clock_timestamp())::float8").fetchone()
-    here = (before + time.time()) / 2
+    here = (before + time()) / 2
     skew = abs(here - float(str(row[0]))) if row else 0.0
     if skew > SKEW_SECONDS:
         return Finding(
@@ -127,19 +127,33 @@ def _connections(connection: Connection, wanted: int) -> Finding:
     return Finding(Level.OK, "connections", found)
 
 
+# A transaction that has read or written, of this database or of none (a standby that feeds back), or a prepared one.
+_HOLDING_BACK = """
+    select extract(epoch from clock_timestamp() - began)::float8, who
+    from (
+        select xact_start, format('pid %s (%s)', pid, coalesce(nullif(application_name, ''), 'no name'))
+        from pg_stat_activity
+        where (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid()
+            and (datname is null or datname = current_database())
+        union all
+        select prepared, format('prepared transaction %L', gid) from pg_prepared_xacts
+        where database = current_database()
+    ) held (began, who)
+    where began is not null
+    order by began
+    limit 1
+"""
+
+
 def _oldest_transaction(connection: Connection) -> Finding:
-    row = connection.execute(
-        "select pid, coalesce(extract(epoch from clock_timestamp() - xact_start), 0)::float8, application_name"
-        " from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid()"
-        " order by xact_start nulls last limit 1"
-    ).fetchone()
-    if row is None or float(str(row[1])) < OLD_TRANSACTION_SECONDS:
+    row = connection.execute(_HOLDING_BACK).fetchone()
+    seconds, who = (float(str(row[0])), row[1]) if row else (0.0, None)
+    if seconds < OLD_TRANSACTION_SECONDS:
         return Finding(Level.OK, "oldest transaction", "none that holds back vacuum")
-    pid, seconds, name = row
     return Finding(
         Level.ADVICE,
         "oldest transaction",
-        f"{float(str(seconds)):.0f} s, pid {pid} ({name or 'no name'})",
+        f"{seconds:.0f} s, {who}",
         "while it lasts, dead rows stay and claims step over them: end it, or set idle_in_transaction_session_timeout",
     )
 
