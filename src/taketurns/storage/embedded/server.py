@@ -172,8 +172,8 @@ class PostgresServer:
 
     def create_database(self, name: str) -> str:
         """The address of the database of this name, which is made if it is not there."""
-        exists = (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation)  # the latter when two make it at once
-        with self._connect() as connection, contextlib.suppress(*exists):
+        taken = (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation)  # the latter of two at once
+        with self._connect() as connection, contextlib.suppress(*taken):
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url(name)
 
