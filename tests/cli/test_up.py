@@ -1,7 +1,10 @@
 """`taketurns up` where it cannot or need not start everything."""
 
 import os
+import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from taketurns.cli import up
 from taketurns.settings import Settings
+from taketurns.storage import schema
 
 
 @pytest.fixture
@@ -23,7 +27,27 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(
     settings = Settings(database_url=empty_database_url, port=taken_port)
 
     assert up.run(settings) == 1
-    assert f"127.0.0.1:{taken_port} is taken: choose another TAKETURNS_PORT" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"127.0.0.1:{taken_port} cannot be listened on (Address already in use): choose another TAKETURNS_PORT\n"
+    )
+
+
+def test_an_address_that_is_not_this_machines_is_refused(
+    empty_database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(database_url=empty_database_url, host="192.0.2.1")
+
+    assert up.run(settings) == 1
+    assert "192.0.2.1:8000 cannot be listened on" in capsys.readouterr().err
+
+
+def test_a_server_that_is_too_old_is_refused(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(schema, "OLDEST_SERVER", 99)
+
+    assert up.run(Settings(database_url=empty_database_url)) == 1
+    assert re.match(r"PostgreSQL \d+ is too old: Taketurns needs 99 or newer", capsys.readouterr().err)
 
 
 def test_a_database_that_is_away_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,3 +73,17 @@ def test_data_belongs_to_the_machine_for_root_and_to_the_user_for_others(
     assert up.default_home() == tmp_path / "taketurns"
     monkeypatch.delenv("XDG_DATA_HOME")
     assert up.default_home() == Path.home() / ".local" / "share" / "taketurns"
+
+
+def test_what_nobody_reads_any_more_is_not_said_and_fails_nothing() -> None:
+    script = "import sys; from taketurns.cli.up import say; input(); say('one'); say('two'); sys.exit(7)"
+    speaker = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert speaker.stdout
+    speaker.stdout.close()
+    speaker.stdout = None
+    _, complaints = speaker.communicate(b"\n")
+
+    assert complaints == b""
+    assert speaker.returncode == 7

@@ -65,8 +65,8 @@ def check(settings: Settings) -> int:
 
 def _refused(error: BaseException) -> int:
     """Say why the database did not do it, without its password, and what to do about that."""
-    reason = str(error).strip().splitlines()
-    typer.echo(f"cannot use the database: {reason[0] if reason else error!r}", err=True)
+    reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
+    typer.echo(f"cannot use the database: {reason}", err=True)
     match error:
         case psycopg.errors.LockNotAvailable():
             typer.echo("a session holds what is to be changed; `taketurns doctor` names the oldest", err=True)

@@ -9,6 +9,7 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
+import httpx2
 import typer
 import uvicorn
 
@@ -78,10 +79,15 @@ def serve_mail(host: str, port: int) -> None:
 
 
 def print_openapi(settings: Settings) -> None:
-    """Print the document of the API for the application that the settings name."""
+    """Print the document that the API serves for the application that the settings name."""
     with application_is_loaded():
         api = assembly.load_api(settings)
-    typer.echo(json.dumps(api.openapi(), indent=2))
+
+    async def served() -> object:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api), base_url="http://api") as client:
+            return (await client.get("/openapi.json")).raise_for_status().json()
+
+    typer.echo(json.dumps(asyncio.run(served()), indent=2))
 
 
 def _leave_well_on_signals() -> None:

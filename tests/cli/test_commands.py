@@ -1,0 +1,290 @@
+"""The commands of an operator's and a developer's day: what they answer, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx2
+import psycopg
+import pytest
+from alembic.config import Config
+from typer.testing import CliRunner, Result
+
+from taketurns.cli import app
+from taketurns.storage import advice, schema
+
+ROOT = Path(__file__).parents[2]
+AWAY = "postgresql://nobody@127.0.0.1:1/none"
+PATIENCE_SECONDS = 60.0
+
+
+def test_the_version_is_that_of_the_installation() -> None:
+    assert run("version").output == version("taketurns") + "\n"
+
+
+def test_help_is_there_before_anything_big_is_imported() -> None:
+    script = "import runpy, sys; sys.argv = ['taketurns', '--help']; runpy.run_module('taketurns.cli', alter_sys=True)"
+    watched = "atexit.register(lambda: print({'fastapi', 'sqlalchemy', 'psycopg', 'alembic'} & set(sys.modules)))"
+    shown = python("-c", f"import atexit, sys; {watched}; {script}")
+    assert shown.returncode == 0
+    assert "no company can starve another" in " ".join(shown.stdout.split())
+    assert shown.stdout.endswith("set()\n")
+
+
+def test_every_command_and_option_is_explained() -> None:
+    for command in ([], ["db"], ["up"], ["api"], ["worker"], ["doctor"], ["openapi"], ["mail"], ["db", "upgrade"]):
+        shown = run(*command, "--help")
+        assert shown.exit_code == 0
+        assert "Usage: " in shown.output
+
+
+# The schema
+
+
+def test_the_schema_is_built_and_found_to_be_the_newest(empty_database_url: str) -> None:
+    before = run("db", "check", url=empty_database_url)
+    assert (before.exit_code, before.stderr) == (
+        1,
+        "the schema 'taketurns' is at no revision; run: taketurns db upgrade\n",
+    )
+    for _ in range(2):
+        built = run("db", "upgrade", url=empty_database_url)
+        assert (built.exit_code, built.stdout) == (
+            0,
+            f"the schema 'taketurns' is at {schema.head()}, the newest revision\n",
+        )
+    assert run("db", "check", url=empty_database_url).exit_code == 0
+
+
+def test_a_schema_that_a_newer_release_has_moved_is_left_alone(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("update taketurns.alembic_version set version_num = 'f00d'")
+    refused = run("db", "upgrade", url=database_url)
+    assert refused.exit_code == 1
+    assert "'f00d'" in refused.stderr
+
+
+def test_a_database_that_only_reads_is_refused_with_its_reason(empty_database_url: str) -> None:
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(f'alter database "{connection.info.dbname}" set default_transaction_read_only to on')
+    refused = run("db", "upgrade", url=empty_database_url)
+    assert refused.exit_code == 1
+    assert "cannot use the database: cannot execute CREATE SCHEMA in a read-only transaction" in refused.stderr
+
+
+def test_a_lock_that_is_held_is_not_waited_for_long(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    configured = schema.config
+
+    def impatient(url: str, name: str) -> Config:
+        configuration = configured(url, name)
+        configuration.attributes["lock_timeout"] = "50ms"
+        return configuration
+
+    monkeypatch.setattr(schema, "config", impatient)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("lock table taketurns.alembic_version")
+        refused = run("db", "upgrade", url=database_url)
+    assert refused.exit_code == 1
+    assert "due to lock timeout" in refused.stderr
+    assert "`taketurns doctor` names the oldest" in refused.stderr
+
+
+def test_a_server_that_is_too_old_is_refused(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "OLDEST_SERVER", 99)
+    refused = run("db", "upgrade", url=empty_database_url)
+    assert refused.exit_code == 1
+    assert re.match(r"PostgreSQL \d+ is too old: Taketurns needs 99 or newer", refused.stderr)
+
+
+def test_the_address_of_the_database_is_shown_without_its_password() -> None:
+    shown = run("db", "url", url="postgresql://ada:secret@db.example:5433/shop")
+    assert shown.output == "postgresql://ada:***@db.example:5433/shop\n"
+
+
+@pytest.mark.parametrize("command", [["db", "upgrade"], ["db", "check"], ["doctor"]])
+def test_a_database_that_is_away_is_said_to_be(command: list[str]) -> None:
+    refused = run(*command, url=AWAY)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("cannot use the database: connection failed")
+    assert refused.stderr.endswith("set TAKETURNS_DATABASE_URL, or run: taketurns up\n")
+
+
+# Doctor
+
+
+def test_the_doctor_finds_a_server_that_is_well(database_url: str) -> None:
+    looked = run("doctor", url=database_url)
+    assert looked.exit_code == 0
+    assert re.search(r"^ok       server: PostgreSQL \d+\.\d+$", looked.output, re.MULTILINE)
+    assert "PROBLEM" not in looked.output
+
+
+def test_the_doctor_fails_when_migrations_are_missing(empty_database_url: str) -> None:
+    looked = run("doctor", url=empty_database_url)
+    assert looked.exit_code == 1
+    problem = f"PROBLEM  migrations: at none, not {schema.head()}\n         run: taketurns db upgrade\n"
+    assert problem in looked.output
+
+
+def test_the_doctor_names_an_old_transaction_for_programs_too(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice, "OLD_TRANSACTION_SECONDS", 0.001)
+    with psycopg.connect(database_url, application_name="report") as report:
+        report.execute("select pg_current_xact_id()")
+        looked = run("doctor", "--json", url=database_url)
+    assert looked.exit_code == 0
+    (found,) = [finding for finding in json.loads(looked.output) if finding["subject"] == "oldest transaction"]
+    assert found["level"] == "advice"
+    assert "(report)" in found["found"]
+    assert found["advice"]
+
+
+# The document
+
+
+def test_the_document_is_openapi_and_holds_together() -> None:
+    document = json.loads(run("openapi").output)
+    assert document["openapi"].startswith("3.1.")
+    assert document["info"]["version"] == version("taketurns")
+    assert "/companies/{companyId}/tasks" in document["paths"]
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert names
+    assert names <= set(document["components"]["schemas"])
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TAKETURNS_DATABASE_URL", "nonsense"),
+        ("TAKETURNS_DATABASE_URL", "mysql://localhost/shop"),
+        ("TAKETURNS_PORT", "http"),
+        ("TAKETURNS_CONCURRENCY", "0"),
+        ("TAKETURNS_SCHEMA", "No-Schema"),
+        ("TAKETURNS_LOG_LEVEL", "loud"),
+    ],
+)
+@pytest.mark.parametrize("command", [["api"], ["worker"], ["up"], ["db", "upgrade"]], ids=" ".join)
+def test_a_wrong_setting_is_named(command: list[str], variable: str, value: str) -> None:
+    refused = run(*command, env={variable: value})
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"{variable}: ")
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["openapi", "up"])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere:tt", "there is no module 'nowhere'"),
+        ("examples.handlers", "an application is named as module:variable"),
+        ("examples.handlers:shop", "has no Taketurns called 'shop', but examples.handlers:tt"),
+    ],
+)
+def test_an_application_that_is_none_is_refused(command: str, name: str, reason: str) -> None:
+    refused = run(command, "--app", name)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("TAKETURNS_APP or --app: ")
+    assert reason in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["api", "worker"])
+def test_processes_refuse_an_application_that_is_none(command: str) -> None:
+    refused = python("-m", "taketurns.cli", command, "--app", "nowhere:tt")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("TAKETURNS_APP or --app: cannot load 'nowhere:tt'")
+
+
+# A day
+
+
+def test_the_commands_of_a_day_work_as_written(empty_database_url: str) -> None:
+    """`alembic upgrade head`, an API and a worker; both leave well when told to, and name a port that is taken."""
+    assert python("-m", "alembic", "upgrade", "head", url=empty_database_url).returncode == 0
+    with (
+        process("api", url=empty_database_url, TAKETURNS_PORT="0") as api,
+        process("worker", url=empty_database_url, TAKETURNS_METRICS_PORT="0") as worker,
+    ):
+        address = said(api, r"running on (http://\S+)")[1]
+        metrics_port = said(worker, r"metrics served .* port=(\d+)")[1]
+        said(worker, "worker started")
+        assert httpx2.get(f"{address}/ready").status_code == 200
+        assert "types=['http_request', 'send_email']" in worker.heard
+        second = python("-m", "taketurns.cli", "worker", "--metrics-port", metrics_port, url=empty_database_url)
+        assert second.returncode == 1
+        assert f"127.0.0.1:{metrics_port} is taken: choose another TAKETURNS_METRICS_PORT" in second.stderr
+        for running in (api, worker):
+            running.popen.send_signal(signal.SIGTERM)
+            assert running.popen.wait(PATIENCE_SECONDS) == 0
+
+
+class Running:
+    """A process and what it has said on standard error."""
+
+    def __init__(self, popen: subprocess.Popen[str]) -> None:
+        self.popen = popen
+        self.heard = ""
+
+
+def said(running: Running, pattern: str) -> re.Match[str]:
+    """Reads on until the pattern was said."""
+    assert running.popen.stderr
+    while not (match := re.search(pattern, running.heard)):
+        line = running.popen.stderr.readline()
+        assert line, f"ended without it:\n{running.heard}"
+        running.heard += line
+    return match
+
+
+@contextmanager
+def process(command: str, *, url: str, **environment: str) -> Iterator[Running]:
+    """A process of the service; killed when the test has not ended it."""
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "taketurns.cli", command],
+        env=clean_environment(url) | environment,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Running(popen)
+    finally:
+        popen.kill()
+        popen.communicate()
+
+
+def run(*arguments: str, url: str = AWAY, env: dict[str, str] | None = None) -> Result:
+    """What a command answers, within this process."""
+    own = dict.fromkeys((name for name in os.environ if name.startswith("TAKETURNS_")), None)
+    return CliRunner().invoke(app, arguments, env={**own, "TAKETURNS_DATABASE_URL": url, **(env or {})})
+
+
+def python(*arguments: str, url: str = AWAY) -> subprocess.CompletedProcess[str]:
+    """What a process answers that ends by itself."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=clean_environment(url),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+
+
+def clean_environment(url: str) -> dict[str, str]:
+    """That of this process, without settings."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("TAKETURNS_")}
+    return {**others, "TAKETURNS_DATABASE_URL": url}
