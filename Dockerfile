@@ -22,6 +22,7 @@ RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin take
 COPY --from=build /opt/taketurns /opt/taketurns
 WORKDIR /app
 COPY alembic.ini ./
+COPY examples examples
 
 ENV PATH=/opt/taketurns/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 ENV TAKETURNS_HOST=0.0.0.0 TAKETURNS_METRICS_HOST=0.0.0.0 TAKETURNS_LOG_FORMAT=json

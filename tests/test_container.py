@@ -15,12 +15,14 @@ import yaml
 from alembic.config import CommandLine
 from typer.core import TyperGroup
 
+from taketurns.assembly import load_application
 from taketurns.cli import app
 from taketurns.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = ("migrate", "api", "worker", "mail")
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -43,9 +45,7 @@ def image_command() -> list[str]:
     return parsed
 
 
-COMMANDS = {"image": image_command()} | {
-    name: SERVICES[name]["command"] for name in ("migrate", "api", "worker")
-}
+COMMANDS = {"image": image_command()} | {name: SERVICES[name]["command"] for name in OURS}
 
 
 def read(command: list[str]) -> None:
@@ -79,11 +79,7 @@ def test_the_image_does_not_run_as_root() -> None:
 
 def test_the_image_installs_nothing_without_a_hash() -> None:
     installs = [
-        part
-        for word, rest in instructions()
-        if word == "RUN"
-        for part in rest.split("&&")
-        if "pip install" in part
+        part for word, rest in instructions() if word == "RUN" for part in rest.split("&&") if "pip install" in part
     ]
     assert installs
     for install in installs:
@@ -92,29 +88,47 @@ def test_the_image_installs_nothing_without_a_hash() -> None:
 
 def test_the_image_is_built_from_files_that_are_there_and_not_ignored() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = [
-        shlex.split(rest)[:-1] for word, rest in instructions() if word == "COPY" and "--from=" not in rest
-    ]
+    copied = [shlex.split(rest)[:-1] for word, rest in instructions() if word == "COPY" and "--from=" not in rest]
     for source in (name for names in copied for name in names):
         assert (ROOT / source).exists()
         assert source.split("/")[0] in allowed
 
 
 def image_environment() -> dict[str, str]:
-    pairs = (
-        pair.split("=", 1) for word, rest in final_stage() if word == "ENV" for pair in shlex.split(rest)
-    )
+    pairs = (pair.split("=", 1) for word, rest in final_stage() if word == "ENV" for pair in shlex.split(rest))
     return dict(pairs)
 
 
 def test_each_setting_is_one_that_the_service_reads() -> None:
     fields = Settings.model_fields.items()
     known = {str(field.validation_alias or f"TAKETURNS_{name}".upper()) for name, field in fields}
-    for name in ("migrate", "api", "worker"):
+    for name in OURS:
         given = {*image_environment(), *SERVICES[name]["environment"]}
         settings = {key for key in given if key.startswith("TAKETURNS_")}
         assert "TAKETURNS_DATABASE_URL" in settings
         assert settings <= known
+
+
+def composed_environment(name: str) -> dict[str, str]:
+    """What compose gives a service when nothing is set around it."""
+    given: dict[str, str] = SERVICES[name]["environment"]
+    return {key: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value)) for key, value in given.items()}
+
+
+@pytest.mark.parametrize("name", ["api", "worker"])
+def test_the_composed_service_knows_the_examples_which_are_in_the_image(name: str) -> None:
+    copied = [shlex.split(rest) for word, rest in final_stage() if word == "COPY"]
+    assert ["examples", "examples"] in copied
+    application = load_application(composed_environment(name)["TAKETURNS_APP"])
+    assert "send_email" in application.registry.names
+
+
+def test_what_the_examples_mail_goes_to_the_sink() -> None:
+    given = composed_environment("worker")
+    host, port = given["TAKETURNS_SMTP_HOST"], given["TAKETURNS_SMTP_PORT"]
+    command = SERVICES[host]["command"]
+    assert command == ["taketurns", "mail", "--host", "0.0.0.0", "--port", port]
+    assert "aiosmtpd==" in (ROOT / "requirements/runtime.txt").read_text()
 
 
 def test_the_image_listens_where_its_published_ports_lead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +149,7 @@ def test_ports_are_open_to_this_machine_only() -> None:
         "migrate": [],
         "api": ["127.0.0.1:8000:8000"],
         "worker": ["127.0.0.1:9100:9100"],
+        "mail": [],
         "valkey": ["127.0.0.1:6379:6379"],
     }
 
@@ -155,9 +170,9 @@ def test_the_database_alone_starts_nothing_else() -> None:
 def test_every_service_that_stays_has_a_health_check_and_a_time_to_stop() -> None:
     checked_by_the_image = [rest for word, rest in final_stage() if word == "HEALTHCHECK"]
     assert "/health" in checked_by_the_image[0]
-    for name in ("db", "worker", "valkey"):
+    for name in ("db", "worker", "mail", "valkey"):
         assert SERVICES[name]["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
-    for name in ("db", "api", "worker", "valkey"):
+    for name in ("db", "api", "worker", "mail", "valkey"):
         assert SERVICES[name]["stop_grace_period"]
 
 
