@@ -74,9 +74,7 @@ def imported(source: Path) -> Iterator[str]:
 def test_the_engine_imports_the_standard_library_and_pydantic_only() -> None:
     plain = sys.stdlib_module_names | {"pydantic", "taketurns"}
     sources = (ROOT / "src/taketurns/engine").rglob("*.py")
-    strangers = {
-        (path.name, name) for path in sources for name in imported(path) if name.split(".")[0] not in plain
-    }
+    strangers = {(path.name, name) for path in sources for name in imported(path) if name.split(".")[0] not in plain}
     assert strangers == set()
 
 
