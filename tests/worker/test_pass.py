@@ -110,6 +110,35 @@ async def test_a_pass_that_is_cancelled_releases_what_it_holds(house: House, reg
     assert house.leases() == []
 
 
+async def test_a_pass_claims_again_as_soon_as_a_hand_is_free(house: House, registry: Registry) -> None:
+    others_ran, ran = asyncio.Event(), 0
+
+    async def work(waits: bool) -> None:
+        nonlocal ran
+        if waits:
+            await others_ran.wait()
+        elif (ran := ran + 1) == 6:
+            others_ran.set()
+
+    registry.add(work)
+    await house.add("work", waits=True)
+    await house.add("work", count=6, waits=False)
+    async with asyncio.timeout(15):
+        assert (await a_pass(house, registry, concurrency=2)).completed == 7
+
+
+# Fault 078
+async def test_a_row_that_cannot_be_read_fails_and_the_pass_goes_on(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    bad, *good = await house.add("work", count=5)
+    house.execute("update taketurns.tasks set created_at = '-infinity' where id = %s", bad)
+    await a_pass(house, registry)
+    assert house.are("completed", good)
+    assert house.status(bad) in {"failed", "completed"}
+
+
 class Stuck:
     """A broker whose claims move tasks and never answer."""
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from uuid import UUID
 
 from structlog.typing import FilteringBoundLogger
 
@@ -80,7 +81,6 @@ class Claiming:
         self._poll_seconds = poll_seconds
         self._prospects = prospects
         self._is_stopping = False
-        self._asked = 0
         self._one_by_one = 0
         self._met: set[str] = set()
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
@@ -107,7 +107,6 @@ class Claiming:
                 failures, poll_at = 0, time.monotonic() + self._poll_seconds
             except Exception as error:
                 tell_failure(self._log, Event.CLAIM_FAILED, error)
-                await self._find_out(error)
                 poll_at = time.monotonic() + AFTER_FAILURE.delay(failures)
                 failures += 1
 
@@ -123,34 +122,46 @@ class Claiming:
             return 0
         return min(self._hands.free, self._settler.room, 1 if self._one_by_one else self._batch)
 
+    async def until_room(self) -> None:
+        """Wait until a task may be claimed, or the lease is lost."""
+        while self._lease.is_held and not self.room:
+            await self._prospects.change(within=self._poll_seconds)
+
     async def step(self, *, most: int | None = None) -> int:
         """Claim once and start what was claimed; answers how many tasks that was."""
-        worker_id = self._lease.worker_id
         room = self.room if most is None else min(self.room, most)
+        worker_id = self._lease.worker_id
         if worker_id is None or room < 1:
             return 0
         self._prospects.has_work = False
-        self._asked = room
+        try:
+            count = await self._claim(worker_id, room)
+        except Exception as error:
+            await self._find_out(error, asked=room)
+            raise
+        self._one_by_one = max(self._one_by_one - 1, 0)
+        if count == room:
+            self._prospects.work_may_wait()
+        return count
+
+    async def _claim(self, worker_id: UUID, room: int) -> int:
         async with self._under_way:
             began = time.monotonic()
             tasks = await self._broker.claim(
                 worker_id, queues=self._queues, batch=room, skipped_types=self._skipped_types()
             )
-            self._one_by_one = max(self._one_by_one - 1, 0)
             self._count(tasks, room, time.monotonic() - began)
             self._begin(tasks, worker_id is self._lease.worker_id and self._lease.is_held)
-        if len(tasks) == room:
-            self._prospects.work_may_wait()
-        return len(tasks)
+            return len(tasks)
 
-    async def _find_out(self, error: Exception) -> None:
+    async def _find_out(self, error: Exception, *, asked: int) -> None:
         """A claim that failed may have moved tasks all the same: an answer that was lost, or a row that cannot be
         read (fault 078). That row is found by claims of one task."""
         is_unreadable = not isinstance(error, Unavailable)
-        if is_unreadable and self._asked > 1:
-            self._one_by_one = self._asked
+        if is_unreadable and asked > 1:
+            self._one_by_one = asked
         with suppress(Exception):  # the next round of the audit will do
-            await self._audit.compare(unreadable=repr(error) if is_unreadable and self._asked == 1 else None)
+            await self._audit.compare(unreadable=repr(error) if is_unreadable and asked == 1 else None)
 
     def _begin(self, tasks: Sequence[ClaimedTask], is_ours: bool) -> None:
         if not is_ours or self._is_stopping:

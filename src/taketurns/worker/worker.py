@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
+import psycopg
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
@@ -261,13 +262,21 @@ class Worker:
         have left room for others of their company, or have made new ones."""
         tally = self.settler.tally
         while tally.claimed < limit and self.lease.is_held and not self._has_to_stop.is_set():
+            await self.claiming.until_room()
             asked = min(self.claiming.room, limit - tally.claimed)
-            if asked and await self.claiming.step(most=asked) == asked:
+            if await self._claim(asked) == asked:
                 continue
-            if asked and not self.hands.held and not self.settler.unsettled:
+            if not self.hands.held and not self.settler.unsettled:
                 return
             await self._until_all_settled()
         await self._until_all_settled()
+
+    async def _claim(self, asked: int) -> int:
+        """By a row that cannot be read two claims fail, and then the row's task."""
+        for _ in range(2):
+            with suppress(psycopg.DataError):
+                return await self.claiming.step(most=asked)
+        return await self.claiming.step(most=asked)
 
     async def _until_all_settled(self) -> None:
         await self.hands.is_empty.wait()
