@@ -1,0 +1,23 @@
+"""`make bench`: every measurement, written to RESULTS.md. Nothing else should run on the machine meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+
+from bench import claim, throughput
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["claim", "throughput"], help="one of them; all otherwise")
+    parser.add_argument("--large", action="store_true", help="also at 10,000,000 tasks; takes a quarter of an hour")
+    options = parser.parse_args()
+    command = " ".join(["python -m bench", *([options.what] if options.what else []), *["--large"] * options.large])
+    if options.what in (None, "claim"):
+        claim.run(large=options.large, command=command)
+    if options.what in (None, "throughput"):
+        throughput.run(command=command)
+
+
+if __name__ == "__main__":
+    main()
