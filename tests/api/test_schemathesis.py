@@ -98,7 +98,7 @@ def test_the_api_keeps_to_its_document(schema: OpenApiSchema, operation_id: str,
     operation = schema.find_operation_by_id(operation_id)
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=50, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     def keeps_to_it(case: schemathesis.Case[Any]) -> None:
         # A schema cannot say which types are known, which cursors were given, or that 44.0 is no integer here.
         case.call_and_validate(excluded_checks=[positive_data_acceptance])

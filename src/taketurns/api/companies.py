@@ -12,7 +12,6 @@ from starlette.responses import Response
 from taketurns.api import answers, bodies, lists, paths, problems
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import parts
-from taketurns.api.paths import CompanyPath
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import ChangeCompany, CreateCompany, Query
 from taketurns.companies import directory
@@ -74,10 +73,10 @@ async def list_companies(request: Request, query: Annotated[Query, QueryParamete
     response_model=answers.CompanyBody,
     responses=documented(problems.COMPANY_NOT_FOUND, problems.UNKNOWN_PARAMETER),
 )
-async def get_company(request: Request, company_id: CompanyPath) -> Response:
+async def get_company(request: Request) -> Response:
     """A company as it stands."""
     lists.refuse_query(request)
-    company = await directory.find(parts(request).database, paths.company(company_id))
+    company = await directory.find(parts(request).database, paths.company(request))
     if company is None:
         raise paths.company_not_found()
     return answers.send(answers.company(company))
@@ -89,10 +88,10 @@ async def get_company(request: Request, company_id: CompanyPath) -> Response:
     responses=documented(*problems.IN_BODY, problems.COMPANY_NOT_FOUND),
     openapi_extra=body_of(ChangeCompany),
 )
-async def change_company(request: Request, company_id: CompanyPath) -> Response:
+async def change_company(request: Request) -> Response:
     """Change a company. Weights, limits and pauses act at the next claim, on what waits already."""
     lists.refuse_query(request)
-    reference = paths.company(company_id)
+    reference = paths.company(request)
     body = await bodies.read(request, ChangeCompany)
     changes = body.model_dump(exclude_unset=True)
     company = await directory.change(parts(request).database, reference, changes)
@@ -107,11 +106,11 @@ async def change_company(request: Request, company_id: CompanyPath) -> Response:
     response_description="The company is gone, and its tasks with it.",
     responses=documented(problems.COMPANY_NOT_FOUND, problems.COMPANY_HAS_OPEN_TASKS, problems.UNKNOWN_PARAMETER),
 )
-async def delete_company(request: Request, company_id: CompanyPath) -> Response:
+async def delete_company(request: Request) -> Response:
     """Delete a company with its finished tasks. Refused while it has others."""
     lists.refuse_query(request)
     try:
-        deleted = await directory.delete(parts(request).database, paths.company(company_id))
+        deleted = await directory.delete(parts(request).database, paths.company(request))
     except CompanyHasOpenTasks as error:
         raise Problem(problems.COMPANY_HAS_OPEN_TASKS, str(error)) from None
     if not deleted:

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
-from taketurns.api import headers, problems, requests
+from taketurns.api import headers, paths, problems, requests
 from taketurns.engine import limits
 
 _REF: Final = "#/components/schemas/{model}"
@@ -52,12 +52,12 @@ def document(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]:
     made["components"]["schemas"] = dict(sorted(schemas.items()))
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for path in made["paths"].values():
-        for operation in path.values():
+    for path, operations in made["paths"].items():
+        for operation in operations.values():
             answers = operation["responses"]
             if "application/json" in answers.get("422", {}).get("content", {}):
                 del answers["422"]  # FastAPI's own, which this API never answers with
-            operation.setdefault("parameters", []).append(_REQUEST_ID)
+            operation["parameters"] = [*paths.parameters(path), *operation.get("parameters", []), _REQUEST_ID]
             for answer in answers.values():
                 answer.setdefault("headers", {})[headers.REQUEST_ID] = {"schema": {"type": "string"}}
     _tidy(made)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Any, Final
 from uuid import UUID
 
-from fastapi import Path
+from starlette.requests import Request
 
 from taketurns.api import problems
 from taketurns.api.problems import Problem
@@ -18,32 +18,29 @@ COMPANY: Final = COMPANIES + "/{companyId}"
 TASKS: Final = COMPANY + "/tasks"
 TASK: Final = TASKS + "/{taskId}"
 
+PARAMETERS: Final[dict[str, dict[str, Any]]] = {
+    "companyId": {
+        "description": "The id or the slug of a company.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": limits.SLUG_LENGTH, "pattern": "^[A-Za-z0-9-]+$"},
+        "example": "acme",
+    },
+    "taskId": {"description": "The id of a task.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
+}
+
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-CompanyPath = Annotated[
-    str,
-    Path(
-        alias="companyId",
-        description="The id or the slug of a company.",
-        openapi_examples={"slug": {"value": "acme"}},
-        json_schema_extra={"minLength": 1, "maxLength": limits.SLUG_LENGTH, "pattern": "^[A-Za-z0-9-]+$"},
-    ),
-]
-TaskPath = Annotated[
-    str, Path(alias="taskId", description="The id of a task.", json_schema_extra={"format": "uuid", "minLength": 36})
-]
 
-
-def company(text: str) -> UUID | str:
-    """The id or slug of a company. Raises Problem when it cannot be one."""
-    reference = directory.reference(text)
+def company(request: Request) -> UUID | str:
+    """The id or slug of the company in the path. Raises Problem when it cannot be one."""
+    reference = directory.reference(request.path_params["companyId"])
     if reference is None:
         raise company_not_found()
     return reference
 
 
-def task_id(text: str) -> UUID:
-    """The id of a task. Raises Problem when it cannot be one."""
+def task_id(request: Request) -> UUID:
+    """The id of the task in the path. Raises Problem when it cannot be one."""
+    text = request.path_params["taskId"]
     if not _ID.fullmatch(text):
         raise task_not_found()
     return UUID(text)
@@ -55,3 +52,8 @@ def company_not_found() -> Problem:
 
 def task_not_found() -> Problem:
     return Problem(problems.TASK_NOT_FOUND, "the company has no task of this id")
+
+
+def parameters(path: str) -> list[dict[str, Any]]:
+    """The parameters of a path's template in the OpenAPI document."""
+    return [{"name": name, "in": "path", "required": True} | PARAMETERS[name] for name in re.findall(r"{(\w+)}", path)]

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from taketurns.api import answers, bodies, headers, lists, paths, problems
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
-from taketurns.api.paths import CompanyPath, TaskPath
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
 from taketurns.engine import limits, payload
@@ -47,11 +46,11 @@ _LOCATION: Final = {"headers": {"Location": {"schema": {"type": "string"}}}}
     | {200: {"model": answers.TaskBody, "description": "An earlier request with this key had created the task."}},
     openapi_extra=body_of(CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER),
 )
-async def create_task(request: Request, company_id: CompanyPath) -> Response:
+async def create_task(request: Request) -> Response:
     """Create a task. With an Idempotency-Key, once however often the request is repeated."""
     lists.refuse_query(request)
     given = parts(request)
-    company = paths.company(company_id)
+    company = paths.company(request)
     key = headers.idempotency_key(request.scope)
     body = await bodies.read(request, CreateTask)
     new = await _new_task(given, body, key=key)
@@ -76,11 +75,11 @@ async def create_task(request: Request, company_id: CompanyPath) -> Response:
     | {200: {"model": answers.BatchBody, "description": "Earlier requests had created every one of the tasks."}},
     openapi_extra=body_of(CreateBatch),
 )
-async def create_batch(request: Request, company_id: CompanyPath) -> Response:
+async def create_batch(request: Request) -> Response:
     """Create up to 1,000 tasks, all or none."""
     lists.refuse_query(request)
     given = parts(request)
-    company = paths.company(company_id)
+    company = paths.company(request)
     if headers.idempotency_key(request.scope) is not None:
         detail = f"{headers.IDEMPOTENCY_KEY}: give each task of the batch its own idempotencyKey instead"
         raise Problem(problems.MISPLACED_IDEMPOTENCY_KEY, detail)
@@ -113,12 +112,10 @@ async def create_batch(request: Request, company_id: CompanyPath) -> Response:
         problems.INVALID_REQUEST,
     ),
 )
-async def list_tasks(
-    request: Request, company_id: CompanyPath, query: Annotated[TaskQuery, QueryParameters()]
-) -> Response:
+async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParameters()]) -> Response:
     """A company's tasks, the newest first."""
     given = parts(request)
-    company = paths.company(company_id)
+    company = paths.company(request)
     wanted = tasks.Filter(
         statuses=frozenset(query.status),
         type=query.type,
@@ -139,10 +136,10 @@ async def list_tasks(
 
 
 @router.get(paths.TASK, response_model=answers.TaskBody, responses=documented(*_OF_ONE))
-async def get_task(request: Request, company_id: CompanyPath, task_id: TaskPath) -> Response:
+async def get_task(request: Request) -> Response:
     """A task as it stands."""
     lists.refuse_query(request)
-    record = await _task(parts(request), paths.company(company_id), paths.task_id(task_id))
+    record = await _task(parts(request), paths.company(request), paths.task_id(request))
     return answers.send(answers.task(record))
 
 
@@ -151,14 +148,12 @@ async def get_task(request: Request, company_id: CompanyPath, task_id: TaskPath)
     response_model=answers.EventPage,
     responses=documented(*_OF_ONE, problems.INVALID_REQUEST),
 )
-async def list_task_events(
-    request: Request, company_id: CompanyPath, task_id: TaskPath, query: Annotated[EventQuery, QueryParameters()]
-) -> Response:
+async def list_task_events(request: Request, query: Annotated[EventQuery, QueryParameters()]) -> Response:
     """What has happened to a task, in order. The newest event has the task's status."""
     found = await events.of_task(
         parts(request).database,
-        paths.company(company_id),
-        paths.task_id(task_id),
+        paths.company(request),
+        paths.task_id(request),
         after=query.after,
         most=query.limit + 1,
     )
@@ -173,10 +168,10 @@ async def list_task_events(
     response_model=answers.TaskBody,
     responses=documented(*_OF_ONE, problems.INVALID_STATE),
 )
-async def cancel_task(request: Request, company_id: CompanyPath, task_id: TaskPath) -> Response:
+async def cancel_task(request: Request) -> Response:
     """End a task that has not ended. Cancelling it again changes nothing."""
     lists.refuse_query(request)
-    given, company, task = parts(request), paths.company(company_id), paths.task_id(task_id)
+    given, company, task = parts(request), paths.company(request), paths.task_id(request)
     status = await given.broker.cancel(str(company), task)
     if status in {Status.COMPLETED, Status.FAILED}:
         raise Problem(
@@ -190,10 +185,10 @@ async def cancel_task(request: Request, company_id: CompanyPath, task_id: TaskPa
     response_model=answers.TaskBody,
     responses=documented(*_OF_ONE, problems.INVALID_STATE),
 )
-async def retry_task(request: Request, company_id: CompanyPath, task_id: TaskPath) -> Response:
+async def retry_task(request: Request) -> Response:
     """Run a task again, or now if it waits for its time, with a fresh count of retries."""
     lists.refuse_query(request)
-    given, company, task = parts(request), paths.company(company_id), paths.task_id(task_id)
+    given, company, task = parts(request), paths.company(request), paths.task_id(request)
     if await given.broker.retry(str(company), task) is Status.PROCESSING:
         raise Problem(problems.INVALID_STATE, "the task is processing: it can be run again when this attempt has ended")
     return answers.send(answers.task(await _task(given, company, task)))
