@@ -390,7 +390,8 @@ async def test_what_has_ended_is_settled_before_the_worker_leaves(house: House, 
     running = asyncio.create_task(worker.run())
     await eventually(lambda: worker.settler.unsettled == 10)
     worker.stop()
-    await eventually(lambda: worker.held == 0)
+    ended, _ = await asyncio.wait([running], timeout=0.5)
+    assert not ended
     assert house.are("processing", tasks)
     broker.gate.set()
     await running
