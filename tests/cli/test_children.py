@@ -64,6 +64,7 @@ async def test_at_the_first_stop_a_process_finishes_what_it_has_begun(mark: Path
 
     assert marked(mark, "finished")
     assert children.pids == {}
+    assert not children.hurried
 
 
 async def test_at_the_second_stop_a_process_is_ended(mark: Path) -> None:
@@ -73,6 +74,7 @@ async def test_at_the_second_stop_a_process_is_ended(mark: Path) -> None:
         assert children.pids
         children.stop()
         await eventually(lambda: not children.pids)
+    assert children.hurried
 
 
 async def test_who_keeps_ending_is_given_up_and_so_are_the_others(mark: Path) -> None:

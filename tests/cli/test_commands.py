@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import smtplib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import httpx2
+import jsonschema_rs
 import psycopg
 import pytest
 from alembic.config import Config
@@ -160,6 +162,8 @@ def test_the_document_is_openapi_and_holds_together() -> None:
     names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert names
     assert names <= set(document["components"]["schemas"])
+    for part in document["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(part)
 
 
 # What is refused
@@ -230,8 +234,18 @@ def test_the_commands_of_a_day_work_as_written(empty_database_url: str) -> None:
             assert running.popen.wait(PATIENCE_SECONDS) == 0
 
 
+def test_mail_is_taken_in_and_printed_until_told_to_stop() -> None:
+    with process("mail", url=AWAY, TAKETURNS_SMTP_PORT="0") as sink:
+        port = said(sink, r"mail is taken in at 127\.0\.0\.1:(\d+)")[1]
+        with smtplib.SMTP("127.0.0.1", int(port), timeout=PATIENCE_SECONDS) as client:
+            client.sendmail("us@taketurns.example", ["ada@acme.example"], "Subject: Hello\r\n\r\n")
+        said(sink, "mail from us@taketurns.example to ada@acme.example: Hello")
+        sink.popen.send_signal(signal.SIGTERM)
+        assert sink.popen.wait(PATIENCE_SECONDS) == 0
+
+
 class Running:
-    """A process and what it has said on standard error."""
+    """A process and what it has said."""
 
     def __init__(self, popen: subprocess.Popen[str]) -> None:
         self.popen = popen
@@ -240,9 +254,9 @@ class Running:
 
 def said(running: Running, pattern: str) -> re.Match[str]:
     """Reads on until the pattern was said."""
-    assert running.popen.stderr
+    assert running.popen.stdout
     while not (match := re.search(pattern, running.heard)):
-        line = running.popen.stderr.readline()
+        line = running.popen.stdout.readline()
         assert line, f"ended without it:\n{running.heard}"
         running.heard += line
     return match
@@ -255,7 +269,8 @@ def process(command: str, *, url: str, **environment: str) -> Iterator[Running]:
         [sys.executable, "-m", "taketurns.cli", command],
         env=clean_environment(url) | environment,
         cwd=ROOT,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     try:
