@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from taketurns.engine import turns
 from taketurns.engine.turns import Company, Rotation, place_after, share
+from tests.engine.fairness import spread
 
 Q = "default"
 
@@ -68,17 +69,6 @@ def backlogged(*weighted: int, idle_hands: int = 0) -> Fleet:
     if idle_hands:
         fleet.companies["retired"] = Company(held=idle_hands)
     return fleet
-
-
-def spread(taken: list[str], weighted: dict[str, int]) -> Fraction:
-    """How far turns / weight of any two companies ever were apart."""
-    counts = dict.fromkeys(weighted, 0)
-    widest = Fraction(0)
-    for name in taken:
-        counts[name] += 1
-        levels = [Fraction(counts[other], weight) for other, weight in weighted.items()]
-        widest = max(widest, max(levels) - min(levels))
-    return widest
 
 
 def test_turns_of_equal_companies_alternate() -> None:

@@ -102,6 +102,12 @@ class PostgresCell:
         )
         self.name_companies()
 
+    def add_busy_hands(self, count: int) -> None:
+        """Hands of a company that wants nothing more: with many of those nobody else comes near its share."""
+        self.add_company("retired")
+        self.submit("retired", count)
+        assert len(self.take(count)) == count
+
     def name_companies(self) -> None:
         """Learn the slugs of companies that were made by other statements."""
         self._slugs = dict(self.rows("select id, slug from companies"))

@@ -13,7 +13,7 @@ import psycopg
 
 from taketurns.storage.database import Row
 from tests.brokers.postgres.cell import WORKER, PostgresCell, connect
-from tests.brokers.postgres.test_locks import is_waiting, other_connection, wait_until
+from tests.brokers.postgres.connections import is_waiting, other_connection, wait_until
 
 Connection = psycopg.Connection[Row]
 Act = Callable[[PostgresCell, Connection, random.Random], None]

@@ -3,50 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psycopg
 import pytest
 
-from taketurns.storage.database import Row
 from taketurns.storage.schema import function_source
-from tests.brokers.postgres.cell import WORKER, PostgresCell, Turn, connect
+from tests.brokers.postgres.cell import WORKER, PostgresCell, Turn
+from tests.brokers.postgres.connections import advisory_locks, is_waiting, other_connection, wait_until
 
 TAKES_THE_LOCK = "    perform pg_advisory_xact_lock(cell_lock());\n"
-
-
-@contextmanager
-def other_connection(cell: PostgresCell) -> Iterator[psycopg.Connection[Row]]:
-    with connect(cell.url) as connection:
-        yield connection
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def is_waiting(cell: PostgresCell, connection: psycopg.Connection[Row]) -> bool:
-    """Whether this connection waits for a lock."""
-    return bool(
-        cell.rows(
-            "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'", connection.info.backend_pid
-        )
-    )
-
-
-def advisory_locks(cell: PostgresCell) -> int:
-    ((count,),) = cell.rows(
-        "select count(*) from pg_locks where locktype = 'advisory'"
-        " and database = (select oid from pg_database where datname = current_database())"
-    )
-    return int(count)
 
 
 def claim_without_the_lock(cell: PostgresCell) -> None:

@@ -83,16 +83,8 @@ def _disturb(cell: PostgresCell, names: Sequence[str], chance: random.Random) ->
             cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
 
 
-def add_running(cell: PostgresCell, count: int) -> None:
-    """Hands of a company that wants nothing more: with many of those nobody else comes near its share."""
-    cell.add_company("retired")
-    for _ in range(count // 1_000):
-        cell.submit("retired", 1_000)
-        cell.take(1_000)
-
-
 def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(bare_cell: PostgresCell) -> None:
-    add_running(bare_cell, 1_000)
+    bare_cell.add_busy_hands(1_000)
     bare_cell.add_company("heavy", weight=100)
     bare_cell.add_company("light")
     bare_cell.add_company("limited", weight=100, max_in_flight=1)
