@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TextIO
 
 import orjson
 import structlog
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
 
 class Event(StrEnum):
@@ -73,6 +73,8 @@ class Event(StrEnum):
 
 
 UNKNOWN: Final = "unknown"
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CLAIMS = Counter("claims", "Claims that were answered, by what they came back with.", ["result"])
 CLAIM_SECONDS = Histogram(

@@ -615,6 +615,7 @@ class Finishing:
         cell.add_company("acme")
         (task_id,) = await submit(cell, "acme")
         for rescues in range(4):
+            await cell.broker.promote(at=datetime.now(UTC) + timedelta(hours=1))
             task = await claim_one(cell)
             assert task.rescue_count == rescues
             (rescued,) = await cell.broker.rescue(WORKER, watched_beat=None, max_rescues=3)

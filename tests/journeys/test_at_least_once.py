@@ -54,6 +54,7 @@ class Journey:
             "TAKETURNS_BATCH": "32",
             "TAKETURNS_BEAT_SECONDS": "0.3",
             "TAKETURNS_STALE_AFTER_SECONDS": "1.5",
+            "TAKETURNS_MAX_RESCUES": "2",
             "TAKETURNS_LOG_LEVEL": "warning",
             "JOURNEY_RUNS": str(self.runs_path),
         }
@@ -85,6 +86,15 @@ class Journey:
                         tasks,
                     ),
                 )
+
+    def submit_pill(self) -> None:
+        """A task that kills whatever worker runs it, of the first company and before its others."""
+        with self.connect() as connection:
+            connection.execute(
+                "select from enqueue(%s, array[gen_random_uuid()], '{die}', '{\"{}\"}', '{default}', '{0}', null, null,"
+                " '{5}', null)",
+                (COMPANIES[0],),
+            )
 
     def number(self, query: str) -> int:
         with self.connect() as connection:
@@ -174,3 +184,24 @@ def test_a_worker_told_to_stop_under_load_gives_back_what_it_has_not_begun(journ
     journey.assert_all_completed_once(1200)
     assert max(journey.runs().values()) == 1
     assert journey.number("select max(retry_count) from tasks") == 0
+
+
+def test_a_task_that_kills_its_workers_fails_and_those_beside_it_are_done(journey: Journey) -> None:
+    """Fault 092."""
+    journey.submit(17, seconds=0.05)
+    journey.submit_pill()
+    worker = journey.start_worker()
+
+    def is_over() -> bool:
+        nonlocal worker
+        if worker.poll() is not None:
+            worker = journey.start_worker()
+        return journey.number("select count(*) from tasks where finished_at is not null") == 52
+
+    journey.wait(is_over, "the pill's failure, and all others")
+    with journey.connect() as connection:
+        stopped = connection.execute(
+            "select type, stopped_as, error from tasks where stopped_as is not null"
+        ).fetchall()
+    assert stopped == [("die", "failed", "worker lost: the worker was lost 3 times while it ran this task")]
+    assert set(journey.runs()) == set(range(51))

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from alembic import command
 from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import IntegrityError
 
 from taketurns.storage import drift, schema
 from taketurns.storage.migrations import template_path
@@ -94,6 +95,22 @@ def test_a_role_without_superuser_builds_the_schema(empty_database_url: str) -> 
         connection.execute("drop schema taketurns cascade")
         connection.execute("drop owned by plain_builder")
         connection.execute("drop role plain_builder")
+
+
+@pytest.mark.parametrize("column", ["run_after", "created_at"])
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01"])
+def test_no_task_has_a_time_that_programs_cannot_read(connection: Connection, column: str, moment: str) -> None:
+    """Fault 078: a row that cannot be read is one that nobody may write."""
+    values = {"run_after": "now", "created_at": "now"} | {column: moment}
+    with pytest.raises(IntegrityError, match="tasks_times_are_readable"):
+        connection.execute(
+            text(
+                "insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)"
+                " values (gen_random_uuid(), gen_random_uuid(), 'work', 'default', 5, cast(:run_after as timestamptz),"
+                " 0, '{}', cast(:created_at as timestamptz))"
+            ),
+            values,
+        )
 
 
 def test_down_and_up_again(database_url: str) -> None:

@@ -133,6 +133,7 @@ async def test_a_row_that_cannot_be_read_fails_and_the_pass_goes_on(house: House
 
     registry.add(work)
     bad, *good = await house.add("work", count=5)
+    house.execute("alter table taketurns.tasks drop constraint tasks_times_are_readable_check")
     house.execute("update taketurns.tasks set created_at = '-infinity' where id = %s", bad)
     await a_pass(house, registry)
     assert house.are("completed", good)

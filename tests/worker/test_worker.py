@@ -158,8 +158,6 @@ async def test_an_error_with_a_nul_is_kept_readably(house: House, registry: Regi
         "payload = 'null'",
         "timeout_seconds = -1",
         "timeout_seconds = 'NaN'",
-        "run_after = 'infinity'",
-        "created_at = '-infinity'",
     ],
 )
 async def test_a_malformed_row_does_not_stop_others(house: House, registry: Registry, change: str) -> None:
@@ -168,8 +166,6 @@ async def test_a_malformed_row_does_not_stop_others(house: House, registry: Regi
     registry.add(work)
     (bad,) = await house.add("work")
     house.execute(f"update taketurns.tasks set {change} where id = '{bad}'")
-    if change.startswith("run_after"):
-        house.execute(f"update taketurns.pending_tasks set {change}")
     good = await house.add("work", count=10)
     async with house.working(registry):
         await eventually(lambda: house.are("completed", good))

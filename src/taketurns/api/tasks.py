@@ -296,4 +296,7 @@ def _conflicts(conflict: IdempotencyConflict) -> Problem:
 
 def _invalid_payload(error: InvalidPayload, given: Mapping[str, Any], within: Sequence[str | int]) -> Problem:
     errors = problems.field_errors(error.errors, within=(*within, "payload"))
-    return Problem(problems.INVALID_PAYLOAD, bodies.told(errors), errors=errors)
+    is_too_large = any(wrong["type"] == payload.TOO_LARGE for wrong in error.errors)
+    return Problem(
+        problems.BODY_TOO_LARGE if is_too_large else problems.INVALID_PAYLOAD, bodies.told(errors), errors=errors
+    )

@@ -22,12 +22,13 @@ from taketurns.worker.metrics import MetricsServer
 from taketurns.worker.process import work_until_told
 
 PASS_TASKS: Final = 100
+WORKER_CONNECTIONS: Final = 5  # one each to claim, settle, notify, keep the house and audit
 
 
 @asynccontextmanager
 async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[Worker]:
     """A worker for the handlers of the registry, whose connections are open in the context."""
-    broker = make_broker(settings, name="taketurns-worker")
+    broker = make_broker(settings, name="taketurns-worker", pool_size=WORKER_CONNECTIONS)
     await broker.database.open()
     try:
         yield Worker(
@@ -54,7 +55,10 @@ async def serve_worker(settings: Settings, application: Taketurns) -> None:
     settings = application.adopt(settings)
     async with application, build_worker(settings, application.registry) as worker:
         figures = MetricsServer(
-            host=settings.metrics_host, port=settings.metrics_port, is_healthy=lambda: worker.is_healthy
+            host=settings.metrics_host,
+            port=settings.metrics_port,
+            is_healthy=lambda: worker.is_healthy,
+            is_ready=lambda: worker.is_ready,
         )
         try:
             await work_until_told(worker)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from taketurns.engine import limits
 from taketurns.engine.errors import InvalidPayload
 
+TOO_LARGE: Final = "payload_too_large"
 LONGEST_INTEGER_BITS: Final = 4096  # Python itself neither reads nor writes integers of more than 4,300 digits
 
 
@@ -26,7 +27,7 @@ def encode(name: str, payload: Mapping[str, Any]) -> str:
         if size <= limits.PAYLOAD_BYTES:
             return text
         message = f"{size} bytes of JSON are more than the {limits.PAYLOAD_BYTES} that a payload may have"
-        complaints.append({"loc": (), "msg": message, "type": "payload"})
+        complaints.append({"loc": (), "msg": message, "type": TOO_LARGE})
     raise InvalidPayload(name, complaints)
 
 

@@ -113,16 +113,17 @@ async def call(connection: AsyncConnection[Row], schema: str, function: LiteralS
     return await cursor.fetchall()
 
 
-_statements: dict[tuple[str, str, int], sql.Composed] = {}
+_statements: dict[tuple[str, str, int], bytes] = {}
 
 
-def call_statement(schema: str, function: LiteralString, arity: int) -> sql.Composed:
+def call_statement(schema: str, function: LiteralString, arity: int) -> bytes:
     """`select * from "schema"."function"(%s, …)`"""
     key = (schema, function, arity)
     if key not in _statements:
-        _statements[key] = sql.SQL("select * from {}({})").format(
+        statement = sql.SQL("select * from {}({})").format(
             sql.Identifier(schema, function), sql.SQL(", ").join([sql.Placeholder()] * arity)
         )
+        _statements[key] = statement.as_bytes()
     return _statements[key]
 
 

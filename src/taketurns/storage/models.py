@@ -40,6 +40,10 @@ NAMING = {
 }
 
 
+READABLE = "between '0001-01-02 00:00+00'::timestamptz and '9999-12-30 00:00+00'::timestamptz"
+"""PostgreSQL has moments that Python has not: before the year 1, after 9999, and infinity."""
+
+
 class Base(DeclarativeBase):
     """No table names a schema: connections and functions carry it."""
 
@@ -85,6 +89,7 @@ class Task(Base):
     __table_args__ = (
         CheckConstraint("stopped_as in ('failed', 'cancelled')", name="stopped_as"),
         CheckConstraint("stopped_as is null or finished_at is not null", name="stopped_is_finished"),
+        CheckConstraint(f"run_after {READABLE} and created_at {READABLE}", name="times_are_readable"),
         # The type comes first so that a look-up by (company_id, id) never has two indexes to choose between.
         Index("tasks_type_company_id_id_idx", "type", "company_id", "id"),
         Index(
@@ -133,7 +138,10 @@ class ScheduledTask(Place, Base):
     """Not due yet: waits for `run_after`, when upkeep promotes it to pending."""
 
     __tablename__ = "scheduled_tasks"
-    __table_args__ = (Index("scheduled_tasks_run_after_idx", "run_after"),)
+    __table_args__ = (
+        CheckConstraint(f"run_after {READABLE}", name="run_after_is_readable"),
+        Index("scheduled_tasks_run_after_idx", "run_after"),
+    )
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
     task_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -145,7 +153,10 @@ class PendingTask(Place, Base):
     """Waiting for a turn. The primary key is the order of service within a company."""
 
     __tablename__ = "pending_tasks"
-    __table_args__ = (Index("pending_tasks_company_id_task_id_idx", "company_id", "task_id"),)
+    __table_args__ = (
+        CheckConstraint(f"run_after {READABLE}", name="run_after_is_readable"),
+        Index("pending_tasks_company_id_task_id_idx", "company_id", "task_id"),
+    )
 
     queue: Mapped[str] = mapped_column(primary_key=True)
     company_id: Mapped[UUID] = mapped_column(primary_key=True)

@@ -117,6 +117,7 @@ create or replace function company_id(named text) returns uuid
 language sql stable
 set search_path from current
 as $$
-    select case when pg_input_is_valid(named, 'uuid') and length(named) = 36 then named::uuid
+    select case when pg_input_is_valid(named, 'uuid') and length(named) = 36
+        then (select c.id from companies c where c.id = named::uuid)
         else (select c.id from companies c where c.slug = named) end
 $$;

@@ -1,4 +1,6 @@
 -- Take back the tasks of a worker that is gone: pending again, or failed once they were rescued `max_rescues` times.
+-- One of them may be what kills workers. So from the second loss on they come back apart from each other, after a
+-- random time that grows, and those that are innocent end before they meet the culprit again.
 -- Safe because the worker's lease is locked and must still stand at the beat that the rescuer watched (null: the
 -- lease's row must be missing). Removing the lease tells a worker that comes back that its work is not its own.
 -- Tasks are locked in the order in which reports of them would be.
@@ -37,6 +39,10 @@ begin
     return query
     with lost as (
         delete from processing_tasks p where p.worker_id = from_worker returning p.*
+    ), apart as materialized (
+        select l.company_id, l.task_id,
+            moment + make_interval(secs => random() * 5 * 2 ^ least(l.rescue_count, 10)) as run_after
+        from lost l where l.rescue_count < max_rescues and l.rescue_count > 0
     ), finished as (
         update tasks t
         set finished_at = moment, started_at = l.claimed_at, stopped_as = 'failed', retry_count = l.retry_count,
@@ -44,16 +50,23 @@ begin
         from lost l
         where l.rescue_count >= max_rescues and t.company_id = l.company_id and t.id = l.task_id
     ), remembered as (
-        insert into task_events (company_id, task_id, number, kind, at, started_at, worker_id, error)
-        select l.company_id, l.task_id, l.event_number + 1, 'rescued', moment, l.claimed_at, l.worker_id,
+        insert into task_events (company_id, task_id, number, kind, at, started_at, run_after, worker_id, error)
+        select l.company_id, l.task_id, l.event_number + 1, 'rescued', moment, l.claimed_at, s.run_after, l.worker_id,
             'the worker was lost'
-        from lost l where l.rescue_count < max_rescues
+        from lost l left join apart s on s.company_id = l.company_id and s.task_id = l.task_id
+        where l.rescue_count < max_rescues
     ), waiting as (
         insert into pending_tasks (queue, company_id, priority, run_after, task_id, type, retry_count, rescue_count,
             event_number)
         select l.queue, l.company_id, l.priority, l.run_after, l.task_id, l.type, l.retry_count, l.rescue_count + 1,
             l.event_number + 1
-        from lost l where l.rescue_count < max_rescues
+        from lost l where l.rescue_count < max_rescues and l.rescue_count = 0
+    ), scheduled as (
+        insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type, retry_count, rescue_count,
+            event_number)
+        select l.company_id, l.task_id, l.queue, s.run_after, l.priority, l.type, l.retry_count, l.rescue_count + 1,
+            l.event_number + 1
+        from lost l join apart s on s.company_id = l.company_id and s.task_id = l.task_id
     )
     select l.company_id, l.task_id, l.type, l.queue, l.rescue_count >= max_rescues from lost l;
 end

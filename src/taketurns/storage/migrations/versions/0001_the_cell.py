@@ -16,6 +16,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+READABLE = "between '0001-01-02 00:00+00'::timestamptz and '9999-12-30 00:00+00'::timestamptz"
+
 
 def upgrade() -> None:
     op.create_table(
@@ -65,6 +67,7 @@ def upgrade() -> None:
         sa.Column("retry_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("rescue_count", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("event_number", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.CheckConstraint(f"run_after {READABLE}", name=op.f("pending_tasks_run_after_is_readable_check")),
         sa.PrimaryKeyConstraint(
             "queue", "company_id", "priority", "run_after", "task_id", name=op.f("pending_tasks_pkey")
         ),
@@ -119,6 +122,7 @@ def upgrade() -> None:
         sa.Column("retry_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("rescue_count", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("event_number", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.CheckConstraint(f"run_after {READABLE}", name=op.f("scheduled_tasks_run_after_is_readable_check")),
         sa.PrimaryKeyConstraint("company_id", "task_id", name=op.f("scheduled_tasks_pkey")),
     )
     op.create_index("scheduled_tasks_run_after_idx", "scheduled_tasks", ["run_after"], unique=False)
@@ -170,6 +174,9 @@ def upgrade() -> None:
         sa.CheckConstraint("stopped_as in ('failed', 'cancelled')", name=op.f("tasks_stopped_as_check")),
         sa.CheckConstraint(
             "stopped_as is null or finished_at is not null", name=op.f("tasks_stopped_is_finished_check")
+        ),
+        sa.CheckConstraint(
+            f"run_after {READABLE} and created_at {READABLE}", name=op.f("tasks_times_are_readable_check")
         ),
         sa.PrimaryKeyConstraint("company_id", "id", name=op.f("tasks_pkey")),
     )
