@@ -220,11 +220,12 @@ def test_the_commands_of_a_day_work_as_written(empty_database_url: str) -> None:
     with (
         process("api", url=empty_database_url, TAKETURNS_PORT="0") as api,
         process("worker", url=empty_database_url, TAKETURNS_METRICS_PORT="0") as worker,
+        httpx2.Client() as client,  # which keeps its connection (fault 170)
     ):
         address = said(api, r"running on (http://\S+)")[1]
         metrics_port = said(worker, r"metrics served .* port=(\d+)")[1]
         said(worker, "worker started")
-        assert httpx2.get(f"{address}/ready").status_code == 200
+        assert client.get(f"{address}/ready").status_code == 200
         assert "types=['http_request', 'send_email']" in worker.heard
         second = python("-m", "taketurns.cli", "worker", "--metrics-port", metrics_port, url=empty_database_url)
         assert second.returncode == 1
