@@ -190,7 +190,7 @@ class Line(Base):
 
 
 class Turn(Base):
-    """The place of a line's next turn in the rotation of its queue, in rounds; -1 for a newcomer, which has none yet.
+    """The place of a line's next turn in the rotation of its queue, in rounds.
 
     A turn moves to another place with every claim that serves it, and nothing looks it up by its company. The floor is
     the task that was taken last, kept while dead rows must be stepped over; see claim.sql.
@@ -209,8 +209,7 @@ class Turn(Base):
 class Rotation(Base):
     """The place that the rotation of a queue has reached, in rounds since its beginning; the largest row counts.
 
-    It never goes back: a claim adds a row and takes the last one away. No turn but a newcomer's stood below
-    `lowest_turn` at that moment.
+    It never goes back: a claim adds a row and takes the last one away. No turn stood below `lowest_turn` at that moment.
     """
 
     __tablename__ = "rotations"

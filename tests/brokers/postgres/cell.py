@@ -96,11 +96,38 @@ class PostgresCell:
             ), line as (
                 insert into lines (company_id, queue) select id, 'default' from company
             )
-            insert into turns (queue, place, company_id) select 'default', -1, id from company
+            insert into turns (queue, place, company_id) select 'default', place_reached('default'), id from company
             """,
             (count, tasks),
         )
         self.name_companies()
+
+    def add_flood(self, count: int) -> None:
+        """Many tasks of the company that was made first."""
+        self.connection.execute(
+            """
+            with company as (
+                select id from companies order by id limit 1
+            ), task as (
+                insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
+                select id, gen_random_uuid(), 'work', 'default', 5, clock_timestamp(), 0, '{}', clock_timestamp()
+                from company, generate_series(1, %s) returning *
+            )
+            insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
+            select queue, company_id, priority, run_after, id, type from task
+            """,
+            (count,),
+        )
+
+    def finish_all(self) -> None:
+        """Settle whatever is held."""
+        self.connection.execute(
+            """
+            select settle(array_agg(p.company_id), array_agg(p.task_id), array_agg(p.claim_token),
+                array_agg('completed'::text), array_agg(null::text), array_agg(null::text), array_agg(0.0::float8))
+            from (select * from processing_tasks order by company_id, task_id) p having count(*) > 0
+            """
+        )
 
     def add_busy_hands(self, count: int) -> None:
         """Hands of a company that wants nothing more: with many of those nobody else comes near its share."""
@@ -276,7 +303,7 @@ class PostgresCell:
         rotations = {queue: turns.Rotation() for queue in {*named, *queues}}
         for queue, place in self.rows("select queue, max(place) from rotations group by queue"):
             rotations[queue].place = exact(place)
-        for queue, company, place in self.rows("select queue, company_id, place from turns where place >= 0"):
+        for queue, company, place in self.rows("select queue, company_id, place from turns"):
             rotations[queue].places[str(company)] = exact(place)
         for queue, company, count in self.rows(
             "select queue, company_id, count(*) from pending_tasks group by queue, company_id"

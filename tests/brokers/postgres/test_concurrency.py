@@ -53,7 +53,7 @@ begin
         (select jsonb_agg(jsonb_build_array(r.queue, r.place::text)) from rotations r),
         (select jsonb_agg(jsonb_build_array(p.queue, p.company_id, p.count)) from (
             select p.queue, p.company_id, count(*) from pending_tasks p group by p.queue, p.company_id) p),
-        (select jsonb_agg(jsonb_build_array(t.queue, t.company_id, t.place::text)) from turns t where t.place >= 0)
+        (select jsonb_agg(jsonb_build_array(t.queue, t.company_id, t.place::text)) from turns t)
     returning number into entry;
     select array_agg(c.company_id), array_agg(c.task_id), array_agg(c.queue) into of_companies, of_tasks, of_queues
     from claim(for_worker, in_queues, batch, with_token, skipped_types) c;
@@ -255,7 +255,7 @@ def test_long_tasks_hold_no_more_than_their_share_across_claimers(
             return
         taken = cell.take(1, on=connection, function="claim_watched")
         ended = [turn for turn in taken if turn.company != "slow"]
-        cell.finish(ended, on=connection)
+        cell.finish(ended, on=connection, function="settle_in_turn")
         if ended:
             free.release()
 

@@ -40,12 +40,8 @@ def claim_as_told(cell: PostgresCell, batch: int, queues: Sequence[str] = ("defa
 
 
 def _places(rotation: turns.Rotation, known: Mapping[str, turns.Company]) -> dict[str, Fraction]:
-    """The next turns of those who wait, a newcomer's at the place of the rotation; others' are the claim's affair."""
-    return {
-        name: rotation.places.get(name, rotation.place)
-        for name, count in rotation.waiting.items()
-        if count and not known[name].paused
-    }
+    """The next turns of those who wait; how long others keep their place is the claim's affair."""
+    return {name: rotation.places[name] for name, count in rotation.waiting.items() if count and not known[name].paused}
 
 
 @by_bare_sql

@@ -66,7 +66,6 @@ declare
     weighed uuid := nobody;
     waiting record;
     known rotations;
-    began numeric;
     reached numeric;
     lowest numeric;
     look integer;
@@ -117,8 +116,7 @@ begin
             exit when free = 0;
             known := null;
             select * into known from rotations r where r.queue = line order by r.place desc limit 1;
-            began := coalesce(known.place, 0);
-            reached := began;
+            reached := coalesce(known.place, 0);
             lowest := case when is_over_dead_rows then coalesce(known.lowest_turn, 0) else 0 end;
             behind_place := lowest - 0.000001;
             behind_company := everybody;
@@ -135,27 +133,10 @@ begin
                 into near_rows, near_companies, near_places, near_weights, near_hands, near_rooms,
                     heaviest, look_is_full
                 from (
-                    select * from (
-                        (
-                            select t.ctid as row_id, t.company_id, began as place
-                            from turns t
-                            where t.queue = line and t.place = -1 and t.company_id > case
-                                when behind_place < began then nobody
-                                when behind_place = began then behind_company
-                                else everybody end
-                            order by t.queue, t.place, t.company_id
-                            limit look * (free + cardinality(holders))
-                        )
-                        union all
-                        (
-                            select t.ctid, t.company_id, t.place
-                            from turns t
-                            where t.queue = line and (t.place, t.company_id) > (behind_place, behind_company)
-                            order by t.queue, t.place, t.company_id
-                            limit look * (free + cardinality(holders))
-                        )
-                    ) n
-                    order by n.place, n.company_id
+                    select t.ctid as row_id, t.company_id, t.place
+                    from turns t
+                    where t.queue = line and (t.place, t.company_id) > (behind_place, behind_company)
+                    order by t.queue, t.place, t.company_id
                     limit look * (free + cardinality(holders))
                 ) n
                 left join lateral (select * from companies c where c.id = n.company_id offset 0) c on true
@@ -386,9 +367,6 @@ begin
                 end if;
                 exit when behind_place is null;
             end loop;
-
-            -- Newcomers that were met and not served keep the place at which they were met.
-            update turns t set place = began where t.queue = line and t.place = -1;
 
             if reached > coalesce(known.place, 0) then
                 delete from rotations r where r.queue = line and r.place = known.place;

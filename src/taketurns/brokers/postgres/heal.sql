@@ -56,7 +56,7 @@ begin
     where not exists (select from lines l where l.company_id = t.company_id and l.queue = t.queue)
         or exists (select from turns x where x.queue = t.queue and x.company_id = t.company_id and x.place > t.place);
     insert into turns (queue, place, company_id)
-    select l.queue, -1, l.company_id from lines l
+    select l.queue, place_reached(l.queue), l.company_id from lines l
     where not exists (select from turns t where t.company_id = l.company_id and t.queue = l.queue);
     get diagnostics healed = row_count;
     return healed;

@@ -5,11 +5,11 @@ create or replace function turn_place(after numeric, weight integer, ahead integ
 language sql immutable
 as $$ select round((floor(after * weight + 0.500001) + ahead - 0.5) / weight, 12) $$;
 
--- Put a company into the rotation of the queues where it has no line yet: a newcomer's turn has no place of its own,
--- which is said by -1, and comes at the place that the rotation has reached.
+-- Put a company into the rotation of the queues where it has no line yet: a newcomer's turn comes at the place that the
+-- rotation has reached, as far as is known here. If it has moved on meanwhile, the turn is late, and taken at once.
 -- Whoever makes a company's work claimable calls this in the same transaction. It takes the company's lock, shared,
 -- until that transaction ends: see company_lock.
--- Lives on lines_pkey.
+-- Lives on lines_pkey and rotations_pkey.
 
 create or replace function join_rotation(of_company uuid, in_queues text[]) returns void
 language plpgsql volatile
@@ -24,7 +24,14 @@ begin
         on conflict do nothing
         returning queue
     )
-    insert into turns (queue, place, company_id) select j.queue, -1, of_company from joined j
+    insert into turns (queue, place, company_id)
+    select j.queue, place_reached(j.queue), of_company from joined j
     on conflict do nothing;
 end
 $$;
+
+-- The place that the rotation of a queue has reached.
+create or replace function place_reached(in_queue text) returns numeric
+language sql stable
+set search_path from current
+as $$ select coalesce((select r.place from rotations r where r.queue = in_queue order by r.place desc limit 1), 0) $$;
