@@ -15,7 +15,7 @@ from taketurns.companies import directory
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine.errors import Unavailable, UnknownCompany
 from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
-from taketurns.storage.database import Database
+from taketurns.storage.database import Database, call
 
 TASK = NewTask(type="work", payload="{}")
 
@@ -219,12 +219,52 @@ async def test_a_task_on_its_way_in_is_waited_for(
             await directory.delete(database, "acme")
 
 
-async def waits_for_a_lock(database: Database) -> None:
+async def waits_for_a_lock(database: Database, waiting: int = 1) -> None:
     async with asyncio.timeout(5), database.connection() as connection:
         while True:
-            cursor = await connection.execute("select from pg_locks where locktype = 'advisory' and not granted")
-            if cursor.rowcount:
+            cursor = await connection.execute(
+                "select from pg_locks where locktype in ('advisory', 'relation') and not granted"
+            )
+            if cursor.rowcount >= waiting:
                 return
+
+
+async def test_a_task_that_is_run_again_does_not_outlive_its_company(
+    database: Database, broker: PostgresBroker
+) -> None:
+    """The deletion stands in the queue for the company's lock, and the retry behind it."""
+    company = await directory.create(database, name="Acme", slug="acme")
+    await broker.enqueue("acme", [TASK])
+    (task,) = await claim(broker)
+    await end(broker, [task])
+    async with database.transaction() as connection:
+        await call(connection, database.schema, "join_rotation", company.id, ["default"])
+        deletion = asyncio.create_task(directory.delete(database, "acme"))
+        await waits_for_a_lock(database)
+        retry = asyncio.create_task(broker.retry("acme", task.task_id))
+        await waits_for_a_lock(database, 2)
+    assert await deletion
+    assert await retry is None
+    assert await rows_of(database, company.id) == {}
+
+
+async def test_a_task_that_moves_meanwhile_keeps_its_company(database: Database, broker: PostgresBroker) -> None:
+    """The deletion has looked at the scheduled tasks and waits for those that run, when one is to be tried again."""
+    await directory.create(database, name="Acme", slug="acme")
+    await broker.enqueue("acme", [TASK])
+    (task,) = await claim(broker)
+    async with database.transaction() as connection:
+        await connection.execute(f"lock table {database.schema}.processing_tasks in access exclusive mode".encode())
+        deletion = asyncio.create_task(directory.delete(database, "acme"))
+        await waits_for_a_lock(database)
+        await call(
+            connection,
+            database.schema,
+            "settle",
+            *([value] for value in (task.company_id, task.task_id, task.claim_token, "retry", None, "busy", 60.0)),
+        )
+    with pytest.raises(CompanyHasOpenTasks):
+        await deletion
 
 
 async def test_tasks_and_deletions_that_race_leave_no_task_without_a_company(

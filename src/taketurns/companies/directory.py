@@ -13,7 +13,7 @@ from typing import Any, Final, LiteralString, cast
 from uuid import UUID
 
 from psycopg import AsyncConnection, sql
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, Select, func, select, union_all, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 
@@ -168,9 +168,8 @@ async def delete(database: Database, company: UUID | str) -> bool:
         company_id = await _lock(connection, schema, company, "pg_advisory_xact_lock")
         if company_id is None:
             return False
-        for place in (ScheduledTask, PendingTask, ProcessingTask):
-            if await fetch(connection, schema, select(place.task_id).where(place.company_id == company_id).limit(1)):
-                raise CompanyHasOpenTasks(str(company))
+        if await fetch(connection, schema, _open_task(company_id)):
+            raise CompanyHasOpenTasks(str(company))
         await connection.execute(
             sql.SQL("select pg_advisory_xact_lock({}())").format(sql.Identifier(schema, "cell_lock"))
         )
@@ -186,6 +185,13 @@ async def delete(database: Database, company: UUID | str) -> bool:
 
 def _is(company: UUID | str) -> ColumnElement[bool]:
     return CompanyTable.id == company if isinstance(company, UUID) else CompanyTable.slug == company
+
+
+def _open_task(company_id: UUID) -> Select[tuple[UUID]]:
+    """One statement, so that a task that moves from one place to another is seen in one of them."""
+    places = (ScheduledTask, PendingTask, ProcessingTask)
+    standing = union_all(*(select(place.task_id).where(place.company_id == company_id) for place in places))
+    return select(standing.subquery().c.task_id).limit(1)
 
 
 async def _limit_waiting(connection: AsyncConnection[Row]) -> None:

@@ -3,7 +3,8 @@
 -- for a retry is refused then alone.
 -- The last move of a task that had ended leaves the task's row for the history.
 -- Safe because the record's row is locked if it has ended, and one DELETE decides while it is scheduled: as elsewhere,
--- a task's place is locked before its record. It may move on between two looks, so it is looked for again.
+-- a task's place is locked before its record. It may move on between two looks, so it is looked for again. The
+-- company's lock comes before both: a deletion does not see work on its way in, and waits for it.
 -- Lives on tasks_pkey and the (company_id, task_id) indexes.
 
 create or replace function retry(of_company text, of_task uuid, at timestamptz default null) returns table (status text, queue text)
@@ -19,6 +20,14 @@ declare
     place scheduled_tasks;
     was text;
 begin
+    if owner is not null then
+        perform pg_advisory_xact_lock_shared(company_lock(owner));
+    end if;
+    if not exists (select from companies c where c.id = owner) then
+        return query select null::text, null::text;
+        return;
+    end if;
+
     for attempt in 1..10 loop
         select * into known from tasks t
         where t.company_id = owner and t.id = of_task and t.finished_at is not null for update;
