@@ -11,7 +11,9 @@ from typing import Any
 
 from httpx2 import AsyncClient
 
+from examples import handlers
 from taketurns.api import documentation, problems
+from taketurns.api.requests import CreateTask
 
 SNAPSHOT = Path(__file__).parent / "openapi.json"
 
@@ -21,6 +23,11 @@ async def document(client: AsyncClient) -> dict[str, Any]:
     assert answer.headers["content-type"] == "application/json"
     made: dict[str, Any] = answer.json()
     return made
+
+
+def test_the_example_of_a_task_is_one_that_its_handler_takes() -> None:
+    (example,) = CreateTask.model_json_schema()["examples"]
+    handlers.tt.registry.get(example["type"]).validate(example["payload"])
 
 
 async def test_the_document_is_the_one_that_was_agreed(client: AsyncClient) -> None:

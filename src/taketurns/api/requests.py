@@ -88,7 +88,7 @@ class CreateTask(Body):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"type": "send_email", "payload": {"to": "ada@example.com", "subject": "Hello", "text": "Hello!"}}
+                {"type": "send_email", "payload": {"to": "ada@example.com", "subject": "Hello", "body": "Hello!"}}
             ]
         }
     )
