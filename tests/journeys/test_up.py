@@ -113,6 +113,7 @@ def home(open_directory: Path) -> Iterator[Path]:
 def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start: Start) -> None:
     up = start("--home", str(home))
     create, again, ten_of_another, look = up.lines
+    assert f"export TAKETURNS_DATABASE_URL='{PostgresServer(home).url(DATABASE)}'" in up.output
     task = json.loads(paste(create))
     replayed = paste(again)
     assert re.search(r"^idempotent-replayed: true\s*$", replayed, re.MULTILINE | re.IGNORECASE)
@@ -176,6 +177,9 @@ def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
         JOURNEY_RUNS=str(runs),
     )
     up.has_said("database: the one in TAKETURNS_DATABASE_URL")
+    (look,) = up.lines
+    assert "count" in {task_type["name"] for task_type in json.loads(paste(look))["taskTypes"]}
+    assert "export" not in up.output
     task = {"type": "count", "payload": {"number": 7, "seconds": 3600}}
     httpx2.post(f"{up.address}/companies/acme/tasks", json=task).raise_for_status()
     eventually(runs.exists, "the task runs")

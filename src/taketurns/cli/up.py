@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -31,6 +32,7 @@ from taketurns.storage.embedded import EmbeddedServerError, PostgresServer
 from taketurns.storage.embedded.server import PUBLIC
 
 DATABASE = "taketurns"
+DEMO_TYPE = "send_email"
 DEMO_COMPANIES = {"acme": "Acme", "globex": "Globex", "initech": "Initech"}
 INTERRUPTED = 128 + signal.SIGINT
 _LOOK_SECONDS = 0.1
@@ -45,18 +47,19 @@ class _Database:
     url: str
     told: str
     inherited: Sequence[int]
+    is_own: bool
 
 
 def run(settings: Settings, *, home: Path | None = None, programs: Path | None = None) -> int:
     """Run until told to stop: once drains, twice ends at once. The exit code."""
     with application_is_loaded():
-        assembly.load_application(settings.app)
+        types = assembly.load_application(settings.app).registry.names
     try:
         with _database(settings, home, programs) as database:
             say(database.told)
             if code := examination.upgrade(settings.model_copy(update={"database_url": database.url}), "head"):
                 return code
-            hurried = asyncio.run(_serve(settings, database))
+            hurried = asyncio.run(_serve(settings, database, types))
     except (EmbeddedServerError, CannotListen, ProgramFailed) as error:
         typer.echo(str(error), err=True)
         return 1
@@ -85,15 +88,15 @@ def default_home() -> Path:
 @contextlib.contextmanager
 def _database(settings: Settings, home: Path | None, programs: Path | None) -> Iterator[_Database]:
     if "database_url" in settings.model_fields_set:
-        yield _Database(settings.database_url, "database: the one in TAKETURNS_DATABASE_URL", ())
+        yield _Database(settings.database_url, "database: the one in TAKETURNS_DATABASE_URL", (), is_own=False)
         return
     with PostgresServer(home or default_home(), binaries_directory=programs) as server:
         found = "joined the PostgreSQL that runs" if server.joined else "started PostgreSQL"
         url = server.create_database(DATABASE)
-        yield _Database(url, f"database: {found} in {server.home}", (server.users_lock,))
+        yield _Database(url, f"database: {found} in {server.home}", (server.users_lock,), is_own=True)
 
 
-async def _serve(settings: Settings, database: _Database) -> bool:
+async def _serve(settings: Settings, database: _Database, types: Sequence[str]) -> bool:
     """Serve until told to stop; answers whether it was told twice."""
     port = _port(settings, "port", settings.host)
     async with _mail(settings) as mail:
@@ -112,7 +115,7 @@ async def _serve(settings: Settings, database: _Database) -> bool:
             inherited=database.inherited,
         )
         _stop_on_signals(children)
-        welcome = asyncio.create_task(_welcome(_address(settings.host, port)))
+        welcome = asyncio.create_task(_welcome(_address(settings.host, port), database, types))
         try:
             await children.run()
         finally:
@@ -175,7 +178,7 @@ def _address(host: str, port: int) -> str:
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
-async def _welcome(address: str) -> None:
+async def _welcome(address: str, database: _Database, types: Sequence[str]) -> None:
     """Wait for the API, see that the demo companies exist, and say what to do with them."""
     async with httpx2.AsyncClient(base_url=address) as client:
         await _answered(client)
@@ -184,7 +187,7 @@ async def _welcome(address: str) -> None:
         except httpx2.HTTPError as error:
             say(f"no demo companies: {error}")
         else:
-            say("\n".join(_greeting(address, companies)))
+            say("\n".join(_greeting(address, companies, database, types)))
 
 
 async def _answered(client: httpx2.AsyncClient) -> None:
@@ -203,11 +206,21 @@ async def _company(client: httpx2.AsyncClient, slug: str, name: str) -> str:
     return str(answer.json()["id"])
 
 
-def _greeting(address: str, companies: dict[str, str]) -> Iterator[str]:
+def _greeting(address: str, companies: dict[str, str], database: _Database, types: Sequence[str]) -> Iterator[str]:
     yield f"\nTaketurns answers at {address}, its documentation at {address}/docs\n"
     yield "Three companies are there:"
     for slug, company_id in companies.items():
         yield f"  {slug:8} {company_id}"
+    if DEMO_TYPE in types:
+        yield from _lines_to_paste(address, companies)
+    else:
+        yield f"\nThe tasks that your handlers take ({', '.join(types) or 'none yet'}):\ncurl -s '{address}/task-types'"
+    if database.is_own:
+        yield f"\nPrograms and commands in other terminals find the database by\n{_exported(database.url)}"
+    yield "\nCtrl-C finishes what runs and stops; the data stays.\n"
+
+
+def _lines_to_paste(address: str, companies: dict[str, str]) -> Iterator[str]:
     acme, globex = companies["acme"], companies["globex"]
     hello = _create(address, acme, "acme", key=f"hello-{secrets.token_hex(3)}")
     yield f"\nA task:\ncurl -s {hello}"
@@ -215,12 +228,15 @@ def _greeting(address: str, companies: dict[str, str]) -> Iterator[str]:
     yield "\nTen of another company, which acme does not wait for:"
     yield f"for i in $(seq 10); do curl -s -o /dev/null {_create(address, globex, 'globex')}; done"
     yield f"\nHow they are:\ncurl -s '{address}/companies/{acme}/tasks'"
-    yield "\nCtrl-C finishes what runs and stops; the data stays.\n"
+
+
+def _exported(url: str) -> str:
+    return f"export TAKETURNS_DATABASE_URL={shlex.quote(url)}"
 
 
 def _create(address: str, company_id: str, slug: str, *, key: str | None = None) -> str:
     """What curl is told to create a task."""
     payload = {"to": f"ada@{slug}.example", "subject": "Hello", "body": "It is your turn."}
-    task = json.dumps({"type": "send_email", "payload": payload})
+    task = json.dumps({"type": DEMO_TYPE, "payload": payload})
     header = f" -H 'Idempotency-Key: {key}'" if key else ""
     return f"'{address}/companies/{company_id}/tasks' -H 'Content-Type: application/json'{header} -d '{task}'"
