@@ -86,38 +86,61 @@ class PostgresCell:
             with company as (
                 insert into companies (id, slug, name)
                 select gen_random_uuid(), 'company-' || n, '' from generate_series(1, %s) n returning id
-            ), task as (
-                insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
-                select id, gen_random_uuid(), 'work', 'default', 5, clock_timestamp(), 0, '{}', clock_timestamp()
-                from company, generate_series(1, %s) returning *
-            ), pending as (
-                insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
-                select queue, company_id, priority, run_after, id, type from task
             ), line as (
                 insert into lines (company_id, queue) select id, 'default' from company
             )
             insert into turns (queue, place, company_id) select 'default', place_reached('default'), id from company
             """,
-            (count, tasks),
+            (count,),
         )
+        self._add_tasks("companies, generate_series(1, %s)", tasks)
+        self._put_into("pending_tasks")
         self.name_companies()
 
     def add_flood(self, count: int) -> None:
-        """Many tasks of the company that was made first."""
+        """Many tasks of one company."""
+        self._add_tasks("(select id from companies order by id limit 1) c, generate_series(1, %s)", count)
+        self._put_into("pending_tasks")
+
+    def add_scheduled(self, count: int) -> None:
+        """Many tasks of one company that are not due."""
+        self._add_tasks("(select id from companies order by id limit 1) c, generate_series(1, %s)", count)
+        self._put_into("scheduled_tasks")
+
+    def add_finished(self, count: int) -> None:
+        """Many tasks of one company that have ended, with an event each."""
+        self._add_tasks("(select id from companies order by id limit 1) c, generate_series(1, %s)", count)
         self.connection.execute(
             """
-            with company as (
-                select id from companies order by id limit 1
-            ), task as (
-                insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
-                select id, gen_random_uuid(), 'work', 'default', 5, clock_timestamp(), 0, '{}', clock_timestamp()
-                from company, generate_series(1, %s) returning *
+            with finished as (
+                update tasks set finished_at = clock_timestamp(), event_number = 3
+                where (company_id, id) in (select company_id, id from added) returning company_id, id
             )
-            insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
-            select queue, company_id, priority, run_after, id, type from task
-            """,
-            (count,),
+            insert into task_events (company_id, task_id, number, kind, at)
+            select company_id, id, 2, 'released', clock_timestamp() from finished
+            """
         )
+
+    def _add_tasks(self, source: str, count: int) -> None:
+        """Records for companies by their id, remembered in the temporary table `added`."""
+        self.connection.execute("drop table if exists added")
+        self.connection.execute("create temporary table added (like tasks)")
+        statement = f"""
+            with task as (
+                insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
+                select id, gen_random_uuid(), 'work', 'default', 5, clock_timestamp(), 0, '{{}}', clock_timestamp()
+                from {source} returning *
+            )
+            insert into added select * from task
+            """
+        self.connection.execute(statement.encode(), (count,))
+
+    def _put_into(self, place: str) -> None:
+        statement = f"""
+            insert into {place} (queue, company_id, priority, run_after, task_id, type)
+            select queue, company_id, priority, run_after, id, type from added
+            """
+        self.connection.execute(statement.encode())
 
     def finish_all(self) -> None:
         """Settle whatever is held."""
@@ -284,6 +307,10 @@ class PostgresCell:
     def give_back(self, taken: Sequence[Turn], *, on: psycopg.Connection[Row] | None = None) -> int:
         """Release turns; answers how many stood."""
         return (on or self.connection).execute("select * from release(%s, %s, %s)", _columns(taken)).rowcount
+
+    def heal(self) -> int:
+        ((healed,),) = self.rows("select heal_rotation() + heal_turns()")
+        return int(healed)
 
     def seen_by_the_rule(self, queues: Sequence[str]) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
         """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id."""

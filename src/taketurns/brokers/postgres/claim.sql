@@ -389,5 +389,14 @@ begin
         select * from processing_tasks p where p.company_id = o.company_id and p.task_id = o.task_id offset 0) p
     cross join lateral (select * from tasks t where t.company_id = o.company_id and t.id = o.task_id offset 0) t
     order by o.turn;
+
+    -- A task whose record was removed by hand is nobody's to do, and holds no hand.
+    get diagnostics free = row_count;
+    if free < cardinality(taken_tasks) then
+        delete from processing_tasks p
+        using unnest(taken_companies, taken_tasks) as o(company_id, task_id)
+        where p.company_id = o.company_id and p.task_id = o.task_id
+            and not exists (select from tasks t where t.company_id = p.company_id and t.id = p.task_id);
+    end if;
 end
 $$;
