@@ -1,0 +1,150 @@
+"""What a claim reads depends on its batch and on what the fleet runs, and on nothing else. Measured in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+import psycopg
+import pytest
+
+from taketurns.storage.database import Row
+from tests.brokers.postgres.cell import WORKER, PostgresCell, connect
+from tests.servers import DatabaseServer
+
+Fill = Callable[[PostgresCell], None]
+
+TABLES = (
+    "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, task_events, looks"
+)
+FLAT = 1.5
+
+
+@pytest.fixture
+def new_cell(postgres_server: DatabaseServer, template_database: str) -> Iterator[PostgresCell]:
+    """A cell whose statistics are nobody's but the test's."""
+    with postgres_server.database(template=template_database) as url:
+        cell = PostgresCell(url)
+        for table in TABLES.split(", "):
+            cell.connection.execute(f"alter table {table} set (autovacuum_enabled = off)".encode())
+        yield cell
+        cell.connection.close()
+
+
+def pages(cell: PostgresCell, batch: int, *, on: psycopg.Connection[Row] | None = None) -> float:
+    """How many pages a claim touches, the median of a few."""
+    with connect(cell.url) as connection:
+        return median(_claim(cell, batch, on or connection) for _ in range(5))
+
+
+def _claim(cell: PostgresCell, batch: int, connection: psycopg.Connection[Row]) -> int:
+    ((plans,),) = connection.execute(
+        "explain (analyze, buffers, timing off, format json)"
+        " select * from claim(%s, '{default}', %s, gen_random_uuid())",
+        (WORKER, batch),
+    ).fetchall()
+    plan: dict[str, Any] = plans[0]["Plan"]
+    assert plan["Actual Rows"] == batch
+    cell.finish_all()
+    return sum(int(plan[f"{kind} Blocks"]) for kind in ("Shared Hit", "Shared Read", "Local Hit", "Local Read"))
+
+
+def analyze(cell: PostgresCell) -> None:
+    cell.connection.execute("vacuum (analyze)")
+
+
+def small(cell: PostgresCell) -> None:
+    cell.add_companies(50, tasks=20)
+
+
+def large_backlog(cell: PostgresCell) -> None:
+    small(cell)
+    cell.add_flood(99_000)
+
+
+def many_companies(cell: PostgresCell) -> None:
+    cell.add_companies(5_000, tasks=20)
+
+
+def much_delayed(cell: PostgresCell) -> None:
+    small(cell)
+    cell.add_scheduled(30_000)
+
+
+def long_history(cell: PostgresCell) -> None:
+    small(cell)
+    cell.add_finished(30_000)
+
+
+def as_analyzed(fill: Fill) -> Fill:
+    def fill_and_analyze(cell: PostgresCell) -> None:
+        fill(cell)
+        analyze(cell)
+
+    return fill_and_analyze
+
+
+def with_stale_statistics(fill: Fill) -> Fill:
+    """The server believes that there are three rows of each."""
+
+    def analyze_and_fill(cell: PostgresCell) -> None:
+        cell.add_company("first")
+        cell.submit("first", 3)
+        analyze(cell)
+        fill(cell)
+        cell.finish(cell.take(1))
+
+    return analyze_and_fill
+
+
+def never_analyzed(fill: Fill) -> Fill:
+    return fill
+
+
+@pytest.mark.parametrize("statistics", [as_analyzed, never_analyzed, with_stale_statistics])
+@pytest.mark.parametrize("fill", [large_backlog, many_companies, much_delayed, long_history])
+def test_a_claim_reads_no_more_of_a_large_cell_than_of_a_small_one(
+    bare_cell: PostgresCell, new_cell: PostgresCell, statistics: Callable[[Fill], Fill], fill: Fill
+) -> None:
+    statistics(small)(bare_cell)
+    statistics(fill)(new_cell)
+    for batch in (1, 10):
+        assert pages(new_cell, batch) <= FLAT * pages(bare_cell, batch)
+
+
+def test_a_plan_made_when_all_was_empty_is_as_good_as_another(new_cell: PostgresCell) -> None:
+    with connect(new_cell.url) as connection:
+        assert new_cell.take(10, on=connection) == []
+        many_companies(new_cell)
+        old_plan = pages(new_cell, 10, on=connection)
+    analyze(new_cell)
+    assert old_plan <= FLAT * pages(new_cell, 10)
+
+
+def test_a_company_at_its_limit_or_paused_costs_nothing_of_its_backlog(
+    bare_cell: PostgresCell, new_cell: PostgresCell
+) -> None:
+    small(bare_cell)
+    small(new_cell)
+    new_cell.add_company("limited", max_in_flight=1)
+    new_cell.add_company("paused")
+    for slug in ("limited", "paused"):
+        new_cell.submit(slug, 20_000)
+    new_cell.set_paused("paused", True)
+    assert pages(new_cell, 10) <= FLAT * pages(bare_cell, 10)
+
+
+def test_a_batch_costs_in_proportion_to_its_size(bare_cell: PostgresCell) -> None:
+    bare_cell.add_companies(50, tasks=50)
+    assert pages(bare_cell, 100) <= 10 * FLAT * pages(bare_cell, 10)
+
+
+def test_a_claim_that_finds_nothing_writes_nothing(bare_cell: PostgresCell) -> None:
+    bare_cell.add_company("acme")
+    bare_cell.submit("acme")
+    bare_cell.finish(bare_cell.take(1))
+    assert bare_cell.take(10) == []
+    with bare_cell.connection.transaction():
+        assert bare_cell.take(10) == []
+        assert bare_cell.rows("select pg_current_xact_id_if_assigned()") == [(None,)]
