@@ -9,10 +9,15 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
 from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report, Status
@@ -52,6 +57,78 @@ def kinds(cell: Cell, task_id: UUID) -> list[str]:
     history = cell.history(task_id)
     assert has_no_gaps(history), history
     return [move.kind for move in history]
+
+
+@dataclass
+class Walk:
+    """What a random walk knows of a cell: every task that it submitted, and every claim that it made, ended or not."""
+
+    cell: Cell
+    chance: random.Random
+    slugs: Sequence[str] = ("a", "b", "c")
+    now: datetime = NOON
+    submitted: list[UUID] = field(default_factory=list)
+    claimed: list[ClaimedTask] = field(default_factory=list)
+
+    def some_claimed(self) -> list[ClaimedTask]:
+        return self.chance.sample(self.claimed, min(len(self.claimed), 8))
+
+    async def submit(self) -> None:
+        delay = self.chance.choice([None, None, 60.0])
+        tasks = new_tasks(self.chance.randint(1, 8), queue=self.chance.choice(["one", "two"]), delay_seconds=delay)
+        self.submitted += ids(await self.cell.broker.enqueue(self.chance.choice(self.slugs), tasks, at=self.now))
+
+    async def claim(self) -> None:
+        worker, batch = UUID(int=self.chance.randint(1, 3)), self.chance.randint(1, 10)
+        self.claimed += await self.cell.broker.claim(worker, queues=["one", "two"], batch=batch, at=self.now)
+
+    async def settle(self) -> None:
+        told = [Report(task, self.chance.choice(list(Outcome)), delay_seconds=60) for task in self.some_claimed()]
+        await self.cell.broker.settle(told, at=self.now)
+
+    async def release(self) -> None:
+        await self.cell.broker.release(self.some_claimed(), at=self.now)
+
+    async def rescue(self) -> None:
+        worker = UUID(int=self.chance.randint(1, 3))
+        await self.cell.broker.rescue(worker, watched_beat=None, max_rescues=2, at=self.now)
+
+    async def promote(self) -> None:
+        self.now += timedelta(seconds=self.chance.choice([0, 61]))
+        await self.cell.broker.promote(most=self.chance.randint(1, 20), at=self.now)
+
+    async def cancel(self) -> None:
+        for task_id in self.chance.sample(self.submitted, min(len(self.submitted), 2)):
+            await self.cell.broker.cancel(self.slug_of(task_id), task_id, at=self.now)
+
+    async def retry(self) -> None:
+        for task_id in self.chance.sample(self.submitted, min(len(self.submitted), 4)):
+            await self.cell.broker.retry(self.slug_of(task_id), task_id, at=self.now)
+
+    async def pause(self) -> None:
+        self.cell.set_paused(self.chance.choice(self.slugs), self.chance.random() < 0.5)
+
+    async def heal(self) -> None:
+        await self.cell.broker.heal()
+
+    def slug_of(self, task_id: UUID) -> str:
+        return self.cell.slug_of(self.cell.company_of(task_id))
+
+
+Move = Callable[[Walk], Awaitable[None]]
+
+MOVES: list[Move] = [
+    Walk.submit,
+    Walk.claim,
+    Walk.settle,
+    Walk.release,
+    Walk.rescue,
+    Walk.promote,
+    Walk.cancel,
+    Walk.retry,
+    Walk.pause,
+    Walk.heal,
+]
 
 
 class Submitting:
@@ -820,5 +897,30 @@ class Upkeep:
             assert await anext(wakeups) == {"two"}
 
 
-class Contract(Submitting, TakingTurns, Finishing, Upkeep):
+class Wandering:
+    """Whatever is done, in whatever order and at the same time, leaves a cell that agrees with itself."""
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.lists(st.lists(st.sampled_from(MOVES), min_size=1, max_size=12), max_size=12), st.integers(0, 10_000))
+    async def test_nothing_contradicts_itself(self, cell: Cell, rounds: list[list[Move]], seed: int) -> None:
+        cell.clear()
+        walk = Walk(cell, random.Random(seed))
+        for slug in walk.slugs:
+            cell.add_company(slug)
+        for moves in rounds:
+            await asyncio.gather(*[move(walk) for move in moves])
+            assert cell.contradictions() == []
+        for task_id in walk.submitted:
+            assert ends_once(kinds(cell, task_id))
+
+
+def ends_once(kinds: Sequence[str]) -> bool:
+    """Whether nothing follows an end but a new attempt by hand."""
+    return all(
+        kind not in {"completed", "failed", "cancelled"} or following == "requeued"
+        for kind, following in pairwise(kinds)
+    )
+
+
+class Contract(Submitting, TakingTurns, Finishing, Upkeep, Wandering):
     """All that a broker keeps."""

@@ -169,9 +169,11 @@ class PostgresCell:
         self.connection.execute("update companies set max_in_flight = %s where slug = %s", (most, slug))
 
     def set_paused(self, slug: str, paused: bool) -> None:
-        self.connection.execute("update companies set paused = %s where slug = %s", (paused, slug))
-        if not paused:
-            self.connection.execute("select heal_rotation(company_id(%s))", (slug,))
+        with self.connection.transaction():
+            self.connection.execute("select pg_advisory_xact_lock_shared(company_lock(company_id(%s)))", (slug,))
+            self.connection.execute("update companies set paused = %s where slug = %s", (paused, slug))
+            if not paused:
+                self.connection.execute("select heal_rotation(company_id(%s))", (slug,))
 
     def delete_company(self, slug: str) -> None:
         self.connection.execute("delete from companies where slug = %s", (slug,))
@@ -194,6 +196,11 @@ class PostgresCell:
 
     def slug_of(self, company_id: UUID) -> str:
         return self._slugs[company_id]
+
+    def company_of(self, task_id: UUID) -> UUID:
+        ((company_id,),) = self.rows("select company_id from tasks where id = %s", task_id)
+        assert isinstance(company_id, UUID)
+        return company_id
 
     def status(self, task_id: UUID) -> Status | None:
         found = self.rows(f"select status from ({_STATUSES}) s where task_id = %s", task_id)

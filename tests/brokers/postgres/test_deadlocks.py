@@ -135,6 +135,7 @@ def pause_and_go_on(cell: PostgresCell, connection: Connection, chance: random.R
     slug = chance.choice(SLUGS)
     connection.execute("update companies set paused = true where slug = %s", (slug,))
     with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock_shared(company_lock(company_id(%s)))", (slug,))
         connection.execute("update companies set paused = false where slug = %s", (slug,))
         connection.execute("select heal_rotation(company_id(%s))", (slug,))
 
