@@ -101,6 +101,7 @@ async def _serve(settings: Settings, database: _Database, types: Sequence[str]) 
     port = _port(settings, "port", settings.host)
     async with _mail(settings) as mail:
         environment = {
+            "PYTHONUNBUFFERED": "1",  # what handlers print is seen when they print it, in a pipe too
             **os.environ,
             "TAKETURNS_DATABASE_URL": database.url,
             "TAKETURNS_HOST": settings.host,
