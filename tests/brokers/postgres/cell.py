@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import LiteralString, Self
@@ -253,6 +254,7 @@ class PostgresCell:
         *,
         queue: str = "default",
         type: str = "work",
+        priority: int = 5,
         delay_seconds: float | None = None,
         on: psycopg.Connection[Row] | None = None,
     ) -> list[UUID]:
@@ -265,7 +267,7 @@ class PostgresCell:
                 [type] * count,
                 ["{}"] * count,
                 [queue] * count,
-                [5] * count,
+                [priority] * count,
                 [None] * count,
                 [delay_seconds] * count,
                 [0] * count,
@@ -281,13 +283,14 @@ class PostgresCell:
         queues: Sequence[str] = ("default",),
         skipped_types: Sequence[str] = (),
         worker: UUID | None = None,
+        at: datetime | None = None,
         on: psycopg.Connection[Row] | None = None,
         function: LiteralString = "claim",
     ) -> list[Turn]:
         token = uuid.uuid4()
         rows = (on or self.connection).execute(
-            f"select company_id, task_id, queue from {function}(%s, %s, %s, %s, %s)",
-            (worker or WORKER, list(queues), batch, token, list(skipped_types)),
+            f"select company_id, task_id, queue from {function}(%s, %s, %s, %s, %s{', %s' if at else ''})",
+            (worker or WORKER, list(queues), batch, token, list(skipped_types), *([at] if at else [])),
         )
         return [Turn(self._slugs[company], task, company, queue, token) for company, task, queue in rows]
 
