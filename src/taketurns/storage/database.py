@@ -15,7 +15,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
-from sqlalchemy import Executable
+from sqlalchemy import Executable, make_url
 from sqlalchemy.dialects.postgresql import psycopg as psycopg_dialect
 
 from taketurns.engine.errors import Unavailable
@@ -50,6 +50,7 @@ class Database:
         prepare: bool = True,
     ) -> None:
         self.url = url
+        self._address = make_url(url).render_as_string()
         self.schema = schema
         self.statement_timeout = statement_timeout
         self._pool: AsyncConnectionPool[AsyncConnection[Row]] = AsyncConnectionPool(
@@ -82,7 +83,9 @@ class Database:
                 async with self._pool.connection() as connection:
                     yield connection
         except (PoolTimeout, PoolClosed) as error:
-            raise Unavailable("no database connection was free in time") from error
+            raise Unavailable(
+                f"no connection to the database {self._address} was free within {self._pool.timeout:g} s"
+            ) from error
         except TimeoutError as error:
             raise Unavailable("the database did not answer in time") from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:

@@ -209,7 +209,7 @@ class Turn(Base):
 class Rotation(Base):
     """The place that the rotation of a queue has reached, in rounds since its beginning; the largest row counts.
 
-    It never goes back: a claim adds a row and takes the last one away. No turn stood below `lowest_turn` at that moment.
+    It never goes back: a claim adds a row and takes the last one away. No turn stood below `lowest_turn` then.
     """
 
     __tablename__ = "rotations"
