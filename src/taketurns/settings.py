@@ -5,8 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from taketurns.engine import registry
+
+DAYS_MAX = 36_500.0
+SECONDS_MAX = 86_400.0
 
 
 class Settings(BaseSettings):
@@ -27,10 +33,12 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     pool_size: int = Field(10, ge=2, le=500, description="Connections of one API process, at most.")
-    pool_timeout: float = Field(5.0, gt=0, description="How long a request waits for a connection before 503.")
-    statement_timeout: float = Field(10.0, gt=0, description="Longest statement of a request.")
+    pool_timeout: float = Field(
+        5.0, gt=0, le=SECONDS_MAX, description="How long a request waits for a connection before 503."
+    )
+    statement_timeout: float = Field(10.0, gt=0, le=SECONDS_MAX, description="Longest statement of a request.")
 
-    queues: Annotated[list[str], NoDecode] = ["default"]
+    queues: Annotated[list[str], NoDecode] = Field(["default"], min_length=1)
     concurrency: int = Field(16, ge=1, le=1000, description="Handlers that run at once in one worker.")
     batch: int | None = Field(None, ge=1, le=1000, description="Largest claim; the free hands unless set.")
     poll_seconds: float = Field(1.0, gt=0, le=60)
@@ -45,9 +53,9 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(9100, ge=0, le=65535)
 
-    keep_completed_days: float = Field(7.0, ge=0)
-    keep_stopped_days: float = Field(30.0, ge=0, description="For failed and cancelled tasks.")
-    idempotency_hours: float = Field(24.0, gt=0)
+    keep_completed_days: float = Field(7.0, ge=0, le=DAYS_MAX)
+    keep_stopped_days: float = Field(30.0, ge=0, le=DAYS_MAX, description="For failed and cancelled tasks.")
+    idempotency_hours: float = Field(24.0, gt=0, le=24 * DAYS_MAX)
 
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -61,6 +69,21 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("queues")
+    @classmethod
+    def _are_queues(cls, queues: list[str]) -> list[str]:
+        for queue in queues:
+            for _, complaint in registry.check_options(queue=queue):
+                raise PydanticCustomError("queue", "'{queue}' {complaint}", {"queue": queue, "complaint": complaint})
+        return list(dict.fromkeys(queues))
+
+    @field_validator("stale_after_seconds")
+    @classmethod
+    def _bears_a_late_beat(cls, seconds: float, given: ValidationInfo) -> float:
+        if seconds < 3 * given.data.get("beat_seconds", 0.0):
+            raise PydanticCustomError("stale_after", "must be at least three times TAKETURNS_BEAT_SECONDS")
+        return seconds
 
 
 @lru_cache(maxsize=1)

@@ -178,6 +178,12 @@ def test_the_document_is_openapi_and_holds_together() -> None:
         ("TAKETURNS_CONCURRENCY", "0"),
         ("TAKETURNS_SCHEMA", "No-Schema"),
         ("TAKETURNS_LOG_LEVEL", "loud"),
+        ("TAKETURNS_QUEUES", " , "),
+        ("TAKETURNS_QUEUES", "default,no queue"),
+        ("TAKETURNS_STALE_AFTER_SECONDS", "8.9"),
+        ("TAKETURNS_KEEP_COMPLETED_DAYS", "inf"),
+        ("TAKETURNS_IDEMPOTENCY_HOURS", "1e12"),
+        ("TAKETURNS_STATEMENT_TIMEOUT", "1e9"),
     ],
 )
 @pytest.mark.parametrize("command", [["api"], ["worker"], ["up"], ["db", "upgrade"]], ids=" ".join)
