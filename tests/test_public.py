@@ -213,6 +213,10 @@ async def test_a_task_waits_for_the_moment_it_is_given(tt: Taketurns, stored: St
     ("options", "field"),
     [
         ({"priority": 10}, "priority"),
+        ({"priority": True}, "priority"),  # fault 012
+        ({"priority": "1"}, "priority"),
+        ({"retries": 1.5}, "max_retries"),
+        ({"run_after": datetime(9999, 12, 31, tzinfo=UTC)}, "run_after"),
         ({"queue": "a b"}, "queue"),
         ({"retries": -1}, "max_retries"),
         ({"timeout": 0}, "timeout_seconds"),
@@ -288,9 +292,12 @@ async def test_arguments_without_names_are_refused(tt: Taketurns, stored: Stored
     assert stored() == []
 
 
-async def test_an_unknown_company_is_told(tt: Taketurns) -> None:
-    with pytest.raises(UnknownCompany, match="'nobody'"):
-        await greeter(tt).enqueue(company="nobody", name="Ada")
+@pytest.mark.parametrize("company", ["nobody", "", "Nobody", "no\x00body", "\ud800"])
+async def test_an_unknown_company_is_told(tt: Taketurns, company: str) -> None:
+    with pytest.raises(UnknownCompany, match="there is no company"):
+        await greeter(tt).enqueue(company=company, name="Ada")
+    assert await tt.get(company, uuid.uuid4()) is None
+    assert await tt.cancel(company, uuid.uuid4()) is None
 
 
 async def test_a_database_that_is_away_is_told() -> None:

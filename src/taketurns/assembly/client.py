@@ -14,7 +14,7 @@ from taketurns.assembly.state import TaskState
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.postgres.transaction import enqueue_in, is_async, is_sync
 from taketurns.companies import directory
-from taketurns.engine.errors import InvalidOption
+from taketurns.engine.errors import InvalidOption, UnknownCompany
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.history import tasks as history
 from taketurns.settings import Settings
@@ -31,6 +31,8 @@ class Client:
         """Enqueue tasks of one company, in a transaction of the caller's if one is given."""
         if not tasks:
             return []
+        if directory.reference(company) is None:
+            raise UnknownCompany(company)
         if transaction is None:
             async with self.broker() as broker:
                 return await broker.enqueue(company, tasks, at=self.now())
@@ -63,6 +65,8 @@ class Client:
         raise RuntimeError("a sync transaction was waited for")
 
     async def cancel(self, company: str, task_id: UUID) -> Status | None:
+        if directory.reference(company) is None:
+            return None
         async with self.broker() as broker:
             return await broker.cancel(company, task_id, at=self.now())
 

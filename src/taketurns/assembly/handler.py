@@ -44,6 +44,8 @@ Payload = ParamSpec("Payload")
 Result = TypeVar("Result")
 
 RESERVED_PARAMETERS = frozenset({"company", "session", "connection"})
+EARLIEST_YEAR = 1970
+LATEST_YEAR = 9998
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,8 @@ def _check(options: Options) -> None:
         raise InvalidOption(field, message)
     if options.run_after is not None and options.run_after.utcoffset() is None:
         raise InvalidOption("run_after", "must have a time zone, such as datetime.now(UTC)")
+    if options.run_after is not None and not EARLIEST_YEAR <= options.run_after.year <= LATEST_YEAR:
+        raise InvalidOption("run_after", f"must be a time from the years {EARLIEST_YEAR} to {LATEST_YEAR}")
     if options.run_after is not None and options.delay_seconds is not None:
         raise InvalidOption("delay", "cannot be combined with run_after: give one of the two")
     if options.idempotency_key is not None:

@@ -157,11 +157,19 @@ def check_options(
         )
     if queue is not None and not (len(queue) <= limits.QUEUE_LENGTH and QUEUE_NAME.fullmatch(queue)):
         yield "queue", f"must be 1 to {limits.QUEUE_LENGTH} letters, digits or _ . : -"
-    if priority is not None and not limits.PRIORITY_FIRST <= priority <= limits.PRIORITY_LAST:
-        yield "priority", f"must be from {limits.PRIORITY_FIRST} (first) to {limits.PRIORITY_LAST} (last)"
-    if max_retries is not None and not 0 <= max_retries <= limits.MAX_RETRIES_MAX:
-        yield "max_retries", f"must be from 0 to {limits.MAX_RETRIES_MAX}"
+    if priority is not None and not (_is_whole(priority) and limits.PRIORITY_FIRST <= priority <= limits.PRIORITY_LAST):
+        yield (
+            "priority",
+            f"must be a whole number from {limits.PRIORITY_FIRST} (first) to {limits.PRIORITY_LAST} (last)",
+        )
+    if max_retries is not None and not (_is_whole(max_retries) and 0 <= max_retries <= limits.MAX_RETRIES_MAX):
+        yield "max_retries", f"must be a number from 0 to {limits.MAX_RETRIES_MAX}"
     if timeout_seconds is not None and not 0 < timeout_seconds <= limits.TIMEOUT_SECONDS_MAX:
         yield "timeout_seconds", f"must be above 0 and at most {limits.TIMEOUT_SECONDS_MAX:g}"
     if delay_seconds is not None and not 0 <= delay_seconds <= limits.DELAY_SECONDS_MAX:
         yield "delay_seconds", f"must be from 0 to {limits.DELAY_SECONDS_MAX:g}"
+
+
+def _is_whole(number: object) -> bool:
+    """PostgreSQL has no way from a boolean or a fraction to a small number, and Python takes both for one."""
+    return isinstance(number, int) and not isinstance(number, bool)
