@@ -123,10 +123,20 @@ def test_all_is_what_is_exported() -> None:
         taketurns.Tasks  # noqa: B018
 
 
-def test_the_door_opens_without_the_heavy_rooms() -> None:
-    opened = "import sys, taketurns; taketurns.Taketurns, taketurns.Retry; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", opened], check=True, capture_output=True, text=True)
-    heavy = {"alembic", "fastapi", "psycopg", "pydantic_settings", "sqlalchemy", "uvicorn"}
+@pytest.mark.parametrize(
+    ("opened", "heavy"),
+    [
+        (
+            "import taketurns; taketurns.Taketurns, taketurns.Retry",
+            {"alembic", "fastapi", "psycopg", "pydantic_settings", "sqlalchemy", "uvicorn"},
+        ),
+        ("from taketurns import assembly; assembly.serve_worker", {"alembic", "fastapi", "starlette", "uvicorn"}),
+    ],
+    ids=["the door", "a worker"],
+)
+def test_what_opens_comes_without_the_heavy_rooms(opened: str, heavy: set[str]) -> None:
+    program = f"import sys; {opened}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert heavy.isdisjoint(loaded.stdout.split())
 
 

@@ -1,11 +1,10 @@
-"""The processes of the service, put together from their parts as settings say: workers and the API."""
+"""The API, put together from its parts as settings say, with a worker's pass to run in its process."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from importlib import metadata
 from typing import Final
 
@@ -17,53 +16,9 @@ from taketurns.assembly.brokers import close, make_broker
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.settings import Settings
-from taketurns.worker import Worker, run_pass
-from taketurns.worker.metrics import MetricsServer
-from taketurns.worker.process import work_until_told
+from taketurns.worker import run_pass
 
 PASS_TASKS: Final = 100
-WORKER_CONNECTIONS: Final = 5  # one each to claim, settle, notify, keep the house and audit
-
-
-@asynccontextmanager
-async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[Worker]:
-    """A worker for the handlers of the registry, whose connections are open in the context."""
-    broker = make_broker(settings, name="taketurns-worker", pool_size=WORKER_CONNECTIONS)
-    await broker.database.open()
-    try:
-        yield Worker(
-            broker=broker,
-            database=broker.database,
-            registry=registry,
-            queues=settings.queues,
-            concurrency=settings.concurrency,
-            batch=settings.batch,
-            poll_seconds=settings.poll_seconds,
-            beat_seconds=settings.beat_seconds,
-            stale_after_seconds=settings.stale_after_seconds,
-            max_rescues=settings.max_rescues,
-            shutdown_grace_seconds=settings.shutdown_grace_seconds,
-            keep_completed=timedelta(days=settings.keep_completed_days),
-            keep_stopped=timedelta(days=settings.keep_stopped_days),
-        )
-    finally:
-        await close(broker)
-
-
-async def serve_worker(settings: Settings, application: Taketurns) -> None:
-    """Take turns, and serve the figures of it, until a signal stops this process."""
-    settings = application.adopt(settings)
-    async with application, build_worker(settings, application.registry) as worker:
-        figures = MetricsServer(
-            host=settings.metrics_host,
-            port=settings.metrics_port,
-            is_healthy=lambda: worker.is_healthy,
-            is_ready=lambda: worker.is_ready,
-        )
-        try:
-            await work_until_told(worker)
-        finally:
-            figures.close()
 
 
 def load_api(settings: Settings) -> FastAPI:
