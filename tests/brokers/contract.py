@@ -345,18 +345,21 @@ class TakingTurns:
             counts = Counter(served[:end])
             assert max(counts.values()) - min(counts[slug] for slug in slugs) <= 2
 
-    async def test_within_a_company_priority_then_due_time_then_age_decide(self, cell: Cell) -> None:
+    @pytest.mark.parametrize("batch", [1, 4, 18])
+    async def test_within_a_company_priority_then_due_time_then_age_decide(self, cell: Cell, batch: int) -> None:
         cell.add_company("acme")
         expected = []
-        for priority in (0, 5, 9):
-            for minutes in (2, 1):
+        for priority in (9, 0, 5):
+            for minutes in (1, 2):
                 for _ in range(3):
                     (task,) = await cell.broker.enqueue(
                         "acme", new_tasks(priority=priority, run_after=NOON - timedelta(minutes=minutes)), at=NOON
                     )
                     expected.append(((priority, -minutes), task.task_id))
-        claimed = [await claim_one(cell) for _ in expected]
-        assert claimed_ids(claimed) == [task_id for _, task_id in sorted(expected, key=lambda item: item[0])]
+        claimed: list[UUID] = []
+        while taken := await claim(cell, batch):
+            claimed += claimed_ids(taken)
+        assert claimed == [task_id for _, task_id in sorted(expected, key=lambda item: item[0])]
 
     async def test_a_newcomer_is_next(self, cell: Cell) -> None:
         for slug in ("a", "b", "c"):
@@ -365,8 +368,9 @@ class TakingTurns:
         for _ in range(10):
             await cell.broker.settle(reports(await claim(cell, 7)))
         cell.add_company("late")
-        await submit(cell, "late", 1)
-        assert "late" in turns_of(cell, await claim(cell, 4))
+        async with Busy(cell, hands=100):
+            await submit(cell, "late", 1)
+            assert "late" in turns_of(cell, await claim(cell, 4))
 
     async def test_a_company_that_comes_back_does_not_collect_what_it_missed(self, cell: Cell) -> None:
         for slug in ("steady", "absent"):
@@ -409,6 +413,13 @@ class TakingTurns:
             held = Counter(cell.slug_of(task.company_id) for _, task in running)
             assert held["slow"] <= hands // 2
             assert held.total() == hands
+
+    async def test_a_heavy_company_does_not_end_up_with_every_hand(self, cell: Cell) -> None:
+        """Its share of two hands, rounded up, would be both."""
+        for slug, weight in (("heavy", 100), ("light", 1)):
+            cell.add_company(slug, weight=weight)
+            await submit(cell, slug, 5)
+        assert sorted(turns_of(cell, [await claim_one(cell), await claim_one(cell)])) == ["heavy", "light"]
 
     async def test_shares_are_lifted_when_nobody_else_waits(self, cell: Cell) -> None:
         cell.add_company("alone")
@@ -503,6 +514,13 @@ class TakingTurns:
             ("b", "old"): 2,
         }
         assert Counter(task.type for task in await claim(cell, 10)) == {"new": 6}
+
+    async def test_a_task_behind_others_of_types_that_are_not_known_is_found(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        await submit(cell, "acme", 50, type="new", priority=0)
+        (task_id,) = await submit(cell, "acme", type="old")
+        claimed = await cell.broker.claim(WORKER, queues=["default"], batch=1, skipped_types=["new"])
+        assert claimed_ids(claimed) == [task_id]
 
     # Fault 049.
     @pytest.mark.parametrize("batch", [1, 2, 7])
@@ -839,6 +857,7 @@ class Upkeep:
     async def test_finished_tasks_are_forgotten_when_they_were_kept_long_enough(self, cell: Cell) -> None:
         cell.add_company("acme")
         submitted = await submit(cell, "acme", 5)
+        await cell.broker.release(await claim(cell, 3))
         claimed = await claim(cell, 3)
         for outcome, task in zip(("completed", "failed", "cancelled"), claimed, strict=True):
             await cell.broker.settle([Report(task, Outcome(outcome))], at=NOON)
@@ -851,7 +870,8 @@ class Upkeep:
         assert [cell.status(task_id) for task_id in submitted[:2]] == [None, Status.FAILED]
         assert await prune(NOON + 365 * DAY) == 2
         assert cell.standing() == {Status.PENDING: 2}
-        assert cell.history(submitted[1]) == []
+        assert [cell.history(task_id) for task_id in submitted[:3]] == [[], [], []]
+        assert cell.contradictions() == []
 
     async def test_as_many_are_forgotten_at_a_time_as_are_asked_for(self, cell: Cell) -> None:
         cell.add_company("acme")

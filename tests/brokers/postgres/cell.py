@@ -389,6 +389,8 @@ _CONTRADICTIONS = {
         group by t.id having count(s.status) <> 1""",
     "something stands there that is no task": f"""
         select s.* from ({_STATUSES}) s where not exists (select from tasks t where t.id = s.task_id)""",
+    "an event is no task's": """
+        select e.* from task_events e where not exists (select from tasks t where t.id = e.task_id)""",
     "a place and its record differ": """
         select t.id from tasks t
         join (select task_id, queue, priority, type, company_id from scheduled_tasks

@@ -235,6 +235,21 @@ def test_limits_hold_across_queues_and_claimers(watched_cell: PostgresCell, clai
     assert Counter(turn.company for claim in seen for turn in claim.taken).keys() == most.keys()
 
 
+@pytest.mark.parametrize("round_", range(5))
+def test_a_limit_is_not_exceeded_by_claims_that_begin_together(bare_cell: PostgresCell, round_: int) -> None:
+    """Must 4, without anybody watching."""
+    for slug in ("one", "two", "three"):
+        bare_cell.add_company(slug, max_in_flight=3)
+        for queue in QUEUES:
+            bare_cell.submit(slug, 50, queue=queue)
+
+    def step(connection: psycopg.Connection[Row], chance: random.Random) -> None:
+        bare_cell.take(chance.randint(1, 3), queues=chance.sample(QUEUES, 1), on=connection)
+
+    run_claimers(bare_cell, 16, round_, step)
+    assert bare_cell.rows("select count(*) from processing_tasks group by company_id") == [(3,)] * 3
+
+
 @pytest.mark.parametrize("claimers", CLAIMERS)
 @pytest.mark.parametrize("hands", [4, 16])
 def test_long_tasks_hold_no_more_than_their_share_across_claimers(

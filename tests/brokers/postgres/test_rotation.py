@@ -28,12 +28,15 @@ companies = st.lists(
 def claim_as_told(cell: PostgresCell, batch: int, queues: Sequence[str] = ("default",)) -> list[Turn]:
     """Claim, and compare turn by turn with what the rule says of the state that the claim finds."""
     known, rotations = cell.seen_by_the_rule(queues)
+    stood = {queue: dict(rotations[queue].places) for queue in queues}
     told = turns.take(known, rotations, queues, batch)
     taken = cell.take(batch, queues=queues)
     assert [(turn.queue, str(turn.company_id)) for turn in taken] == [(turn.queue, turn.company) for turn in told]
-    if len(taken) == batch:
-        _, found = cell.seen_by_the_rule(queues)
-        for queue in queues:
+    _, found = cell.seen_by_the_rule(queues)
+    for queue in queues:
+        left = stood[queue].keys() - found[queue].places
+        assert all(stood[queue][name] <= found[queue].place for name in left)
+        if len(taken) == batch:
             assert found[queue].place == rotations[queue].place
             assert _places(found[queue], known) == _places(rotations[queue], known)
     return taken
