@@ -16,12 +16,12 @@ from tests.brokers.postgres.cell import PostgresCell, Turn
 
 QUEUES = ("bulk", "default")
 
-by_bare_sql = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+by_bare_sql = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-weights = st.one_of(st.integers(1, 5), st.integers(1, 100))
+weights = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([1, 100]))
 batches = st.one_of(st.just(1), st.integers(1, 10), st.integers(1, 100))
 companies = st.lists(
-    st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), min_size=1, max_size=9
+    st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), min_size=1, max_size=7
 )
 
 
