@@ -60,6 +60,8 @@ class Event(StrEnum):
     WORKER_RESCUED = "tasks of a lost worker rescued"
     TASKS_PROMOTED = "tasks promoted"
     TASKS_PRUNED = "finished tasks pruned"
+    TASKS_PARKED = "tasks set aside: no living worker knows their type"
+    TASKS_UNPARKED = "tasks given back to their lines: a worker knows their type"
     ROTATION_HEALED = "companies put back in rotation"
     DUTY_FAILED = "duty failed, will be repeated"
 

@@ -562,3 +562,26 @@ async def test_a_change_of_the_tables_under_load_costs_no_task(house: House, reg
             await eventually(lambda: worker.settler.unsettled or worker.held)
             house.execute(f"alter table taketurns.tasks {change}")
             await eventually(partial(house.are, "completed", tasks))
+
+
+# Fault 070: what nobody can run keeps nobody waiting, and is run once somebody can.
+async def test_tasks_that_no_living_worker_knows_do_not_block_their_company(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    async def gone() -> None: ...
+
+    later = Registry()
+    registry.add(work)
+    later.add(gone)
+    orphans = await house.add("gone", count=2_500)
+    (ours,) = await house.add("work")
+    async with house.working(registry):
+        await eventually(lambda: house.status(ours) == "completed")
+        await eventually(
+            lambda: house.value("select count(*) from taketurns.pending_tasks where queue = 'default'") == 0
+        )
+        assert house.are("pending", orphans)
+        assert await house.broker.heal() == 0
+        assert await house.broker.cancel("acme", orphans[0]) == "cancelled"
+    async with house.working(later):
+        await eventually(lambda: house.are("completed", orphans[1:]))

@@ -97,6 +97,17 @@ class Broker(Protocol):
         """Put companies that have work but no turn back in rotation; answers how many turns were given."""
         ...
 
+    async def park(self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000) -> dict[str, int]:
+        """Set tasks of these types aside where they block a line, if no living worker knows them; how many of each.
+
+        They stay pending.
+        """
+        ...
+
+    async def unpark(self, *, most: int = 1_000) -> int:
+        """Give tasks that were set aside back to their lines once a living worker knows their type; how many."""
+        ...
+
     def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
         """Listen for new work: yields the queues that got some, until left.
 

@@ -28,6 +28,7 @@ FUNCTIONS = (
     "retry",
     "prune",
     "heal",
+    "park",
 )
 
 

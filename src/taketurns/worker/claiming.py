@@ -148,7 +148,7 @@ class Claiming:
         async with self._under_way:
             began = time.monotonic()
             tasks = await self._broker.claim(
-                worker_id, queues=self._queues, batch=room, skipped_types=self._skipped_types()
+                worker_id, queues=self._queues, batch=room, skipped_types=self.skipped_types()
             )
             self._count(tasks, room, time.monotonic() - began)
             self._begin(tasks, worker_id is self._lease.worker_id and self._lease.is_held)
@@ -185,7 +185,7 @@ class Claiming:
             self._met.clear()
         self._met.add(type)
 
-    def _skipped_types(self) -> list[str]:
+    def skipped_types(self) -> list[str]:
         """What others have published, or this worker has met, and does not know."""
         return [name for name in self._lease.published_types | self._met if name not in self._registry]
 

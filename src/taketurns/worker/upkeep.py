@@ -1,14 +1,14 @@
 """What keeps a cell in order; every worker does all of it, and none waits for another.
 
 Rescue takes back the tasks of lost workers. Promote makes due tasks pending. Prune forgets finished ones. Heal puts
-companies back in rotation that should be there.
+companies back in rotation that should be there. Park sets tasks aside that no living worker knows how to run.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -144,6 +144,41 @@ class Prune:
         if max(pruned.tasks, pruned.keys) >= MOST:
             return 0.1
         return _about(self._every_seconds)
+
+
+class Park:
+    """Keeps types that no living worker knows from blocking their companies' lines: fault 070."""
+
+    name = "park"
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        queues: Sequence[str],
+        skipped_types: Callable[[], Sequence[str]],
+        on_work: Callable[[], None],
+        every_seconds: float = 1.0,
+    ) -> None:
+        self._broker = broker
+        self._queues = queues
+        self._skipped_types = skipped_types
+        self._on_work = on_work
+        self._every_seconds = every_seconds
+        self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
+
+    async def step(self) -> float:
+        parked: dict[str, int] = {}
+        if skipped := self._skipped_types():
+            parked = await self._broker.park(skipped, queues=self._queues, most=MOST)
+        for type, count in parked.items():
+            self._log.warning(Event.TASKS_PARKED, type=type, count=count)
+        unparked = await self._broker.unpark(most=MOST)
+        if unparked:
+            self._log.info(Event.TASKS_UNPARKED, count=unparked)
+        if parked:
+            self._on_work()
+        return 0.05 if parked or unparked >= MOST else _about(self._every_seconds)
 
 
 class Heal:

@@ -29,7 +29,7 @@ from taketurns.worker.lease import Holder, Lease
 from taketurns.worker.listening import Listening
 from taketurns.worker.rounds import Duty, end, keep, signal_within
 from taketurns.worker.settling import Settler
-from taketurns.worker.upkeep import MOST, Heal, Promote, Prune, Rescue
+from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue
 
 LEAVE_SECONDS: Final = 2.0  # what handlers have to stop in once the grace is over
 PASS_LEASE_SECONDS: Final = 5.0  # what a pass waits for its lease
@@ -138,6 +138,12 @@ class Worker:
             Promote(broker, lease=self.lease),
             Prune(broker, keep_completed=keep_completed, keep_stopped=keep_stopped),
             Heal(broker),
+            Park(
+                broker,
+                queues=queues,
+                skipped_types=self.claiming.skipped_types,
+                on_work=prospects.work_may_wait,
+            ),
         )
 
     async def run(self) -> None:

@@ -158,6 +158,14 @@ class PostgresBroker:
         ((turns,),) = await self.database.call("heal_turns")
         return int(lines) + int(turns)
 
+    async def park(self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000) -> dict[str, int]:
+        return dict(await self.database.call("park", list(types), list(queues), most))
+
+    async def unpark(self, *, most: int = 1_000) -> int:
+        ((count, queues),) = await self.database.call("unpark", most)
+        self.notifier.announce(queues)
+        return int(count)
+
     def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
         return wakeups.listen(self._listen_url, schema=self.database.schema)
 

@@ -26,6 +26,7 @@ begin
         select l.company_id, array_agg(l.queue) as queues
         from line l join companies c on c.id = l.company_id
         where not c.paused and (of_company is null or c.id = of_company)
+            and not starts_with(l.queue, '!')  -- set aside, see park.sql
             and not exists (select from lines x where x.company_id = l.company_id and x.queue = l.queue)
         group by l.company_id order by l.company_id
     loop
