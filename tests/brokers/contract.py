@@ -397,6 +397,23 @@ class TakingTurns:
                 await submit(cell, "pushing", 1)
         assert abs(served["patient"] - served["pushing"]) <= 2
 
+    async def test_nobody_gains_by_going_and_coming_back(self, cell: Cell) -> None:
+        cell.add_company("patient", weight=10)
+        cell.add_company("coming")
+        await submit(cell, "patient", 300)
+        is_away = True
+        served: Counter[str] = Counter()
+        async with Busy(cell, hands=400):
+            for step in range(220):
+                if step % 2 and is_away:
+                    await submit(cell, "coming")
+                    is_away = False
+                claimed = await claim(cell, 1)
+                served.update(turns_of(cell, claimed))
+                is_away = is_away or turns_of(cell, claimed) == ["coming"]
+                await cell.broker.settle(reports(claimed))
+        assert served["coming"] <= 22
+
     @pytest.mark.parametrize("hands", [2, 4, 8, 16])
     async def test_long_tasks_do_not_take_all_hands(self, cell: Cell, hands: int) -> None:
         """A company whose tasks take a hundred times longer holds its share of the hands, not more."""

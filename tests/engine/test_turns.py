@@ -228,6 +228,16 @@ def test_a_company_that_asks_for_one_turn_at_a_time_gets_no_more_than_others() -
     assert abs(counts["a"] - counts["b"]) <= 1
 
 
+def test_a_company_that_goes_and_comes_back_gets_no_more_than_others() -> None:
+    fleet = backlogged(10, idle_hands=1_000)
+    fleet.companies["b"] = Company()
+    for step in range(220):
+        if step % 2 and not fleet.rotation.waiting.get("b"):
+            fleet.wait("b", 1)
+        fleet.take(1)
+    assert Counter(fleet.taken)["b"] <= 22
+
+
 def test_a_changed_weight_acts_at_the_next_turn() -> None:
     fleet = backlogged(1, 1, idle_hands=1_000)
     fleet.take(10)
