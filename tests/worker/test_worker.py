@@ -431,14 +431,14 @@ async def test_the_lease_is_beaten_until_the_last_handler_has_ended(house: House
 
     registry.add(work, context_type=Context)
     (task,) = await house.add("work")
-    worker = house.worker(registry, beat_seconds=0.05, stale_after_seconds=0.3)
+    worker = house.worker(registry, beat_seconds=0.1, stale_after_seconds=2.1)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: ran)
-    async with house.working(registry, beat_seconds=0.05, stale_after_seconds=0.3):
+    async with house.working(registry, beat_seconds=0.1, stale_after_seconds=2.1):
         worker.stop()
         beat = house.value("select beat from taketurns.workers where id = %s", worker.lease.worker_id)
         await eventually(
-            lambda: house.value("select beat from taketurns.workers where id = %s", worker.lease.worker_id) > beat + 20
+            lambda: house.value("select beat from taketurns.workers where id = %s", worker.lease.worker_id) > beat + 22
         )
         gate.set()
         await running
