@@ -276,3 +276,14 @@ async def test_unknown_parameters_are_refused_with_the_known_ones(client: AsyncC
         body: dict[str, Any] = {"type": "anything"}
         answer = await client.request(method, f"{path}?{name}=1", json=body)
         assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter"), path
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])
+async def test_a_compressed_body_is_refused_as_such(client: AsyncClient, acme: Company, encoding: str) -> None:
+    answer = await client.post(
+        f"/companies/{acme.id}/tasks",
+        content=b"{}",
+        headers={"content-type": "application/json", "content-encoding": encoding},
+    )
+    assert answer.status_code == 415
+    assert "Content-Encoding" in answer.json()["detail"]

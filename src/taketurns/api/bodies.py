@@ -54,6 +54,8 @@ def _refuse_other_types(request: Request) -> None:
         media_type.startswith("application/") and media_type.endswith("+json")
     ):
         raise Problem(problems.UNSUPPORTED_MEDIA_TYPE, "the body must be sent as Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise Problem(problems.UNSUPPORTED_MEDIA_TYPE, "the body must be sent without Content-Encoding")
 
 
 async def _body(request: Request, most: int) -> bytes:

@@ -107,7 +107,7 @@ UNSUPPORTED_MEDIA_TYPE = Kind(
     "unsupported_media_type",
     415,
     "The body's media type is not supported",
-    "Send it as Content-Type: application/json.",
+    "Send it as Content-Type: application/json, not compressed.",
 )
 INVALID_REQUEST = Kind(
     "invalid_request", 422, "The request has fields that are not valid", "Correct the fields that errors point at."

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Final
 
 from fastapi import FastAPI
+from sqlalchemy import make_url
 
 from taketurns.api.application import create_api
 from taketurns.assembly.application import Taketurns, load_application
@@ -65,5 +66,10 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
 
 
 def _cursor_secret(settings: Settings) -> bytes:
-    """The same in every API process of one cell: made from what only they know, the way to their database."""
-    return hashlib.sha256(f"cursors of {settings.schema_name} at {settings.database_url}".encode()).digest()
+    """The same in every API process of one cell, whatever address and password it comes by.
+
+    It keeps clients from building on what is in a cursor. It guards nothing: a cursor names a place in a list that its
+    bearer may read.
+    """
+    cell = f"{make_url(settings.database_url).database}.{settings.schema_name}"
+    return hashlib.sha256(f"cursors of {cell}".encode()).digest()
