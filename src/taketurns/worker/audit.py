@@ -126,4 +126,5 @@ def _task(row: tuple[Any, ...]) -> ClaimedTask:
         timeout_seconds=None,
         request_id=None,
         created_at=moment,
+        traceparent=None,
     )

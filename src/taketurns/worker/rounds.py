@@ -50,6 +50,22 @@ async def end(parts: Collection[asyncio.Task[None]]) -> None:
         _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
 
 
+async def to_the_end(part: asyncio.Task[None]) -> None:
+    """Wait for a task of its own to end, however often the waiter is cancelled meanwhile; then it is.
+
+    In a task that has been cancelled, asyncio.timeout does not work before Python 3.11.3.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    while not part.done():
+        try:
+            await asyncio.shield(part)
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
+    part.result()
+
+
 async def signal_within(signal: asyncio.Event, seconds: float | None) -> bool:
     """Wait for a signal for so long at most; whether it came."""
     if signal.is_set():

@@ -27,7 +27,7 @@ from taketurns.worker.claiming import Claiming, Prospects
 from taketurns.worker.hands import Hands
 from taketurns.worker.lease import Holder, Lease
 from taketurns.worker.listening import Listening
-from taketurns.worker.rounds import Duty, end, keep, signal_within
+from taketurns.worker.rounds import Duty, end, keep, signal_within, to_the_end
 from taketurns.worker.settling import Settler
 from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue
 
@@ -203,7 +203,7 @@ class Worker:
         try:
             yield
         finally:
-            await self._leave(settling)
+            await to_the_end(asyncio.create_task(self._leave(settling), name="leaving"))
             metrics.forget(self)
             self._is_running = False
         self._raise_what_parts_died_of()
