@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import structlog
@@ -17,9 +18,11 @@ from httpx2 import AsyncClient
 
 from taketurns import telemetry
 from taketurns.api import problems
+from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies.directory import Company
 
 TASKS = "/companies/acme/tasks"
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,39 @@ async def test_any_other_request_id_is_replaced(client: AsyncClient, acme: Compa
     answer = await client.get("/nothing", headers=[(b"X-Request-Id", given)])
     assert re.fullmatch("[0-9a-f-]{36}", answer.headers["x-request-id"])
     assert answer.json()["requestId"] == answer.headers["x-request-id"]
+
+
+async def test_the_trace_of_a_request_is_kept_with_its_tasks(
+    client: AsyncClient, broker: PostgresBroker, acme: Company
+) -> None:
+    told = {"traceparent": TRACE}
+    one = (await client.post(TASKS, json={"type": "anything"}, headers=told)).json()
+    batch = (await client.post(f"{TASKS}/batch", json={"tasks": [{"type": "anything"}] * 2}, headers=told)).json()
+    made = [one, *batch["tasks"]]
+    assert [task["traceparent"] for task in made] == [TRACE] * 3
+    for task in made:
+        assert (await client.get(f"{TASKS}/{task['id']}")).json()["traceparent"] == TRACE
+    claimed = await broker.claim(uuid4(), queues=["default"], batch=3)
+    assert [task.traceparent for task in claimed] == [TRACE] * 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [""],
+        [TRACE.upper()],
+        [f"{TRACE}-00"],
+        [TRACE[:-1]],
+        ["01" + TRACE[2:]],
+        [f"00-{'0' * 32}-00f067aa0ba902b7-01"],
+        [f"00-4bf92f3577b34da6a3ce929d0e0e4736-{'0' * 16}-01"],
+        [TRACE, TRACE],
+    ],
+)
+async def test_a_malformed_trace_is_ignored(client: AsyncClient, acme: Company, given: list[str]) -> None:
+    headers = [("traceparent", value) for value in given]
+    made = await client.post(TASKS, json={"type": "anything"}, headers=headers)
+    assert (made.status_code, made.json()["traceparent"]) == (201, None)
 
 
 async def test_a_broken_handler_is_answered_and_logged(app: FastAPI, client: AsyncClient) -> None:

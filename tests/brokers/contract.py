@@ -36,6 +36,7 @@ from tests.brokers.cell import (
 WORKER = UUID(int=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 async def submit(cell: Cell, company: str, count: int = 1, **options: object) -> list[UUID]:
@@ -138,14 +139,15 @@ class Submitting:
         company = cell.add_company("acme")
         payload = {"text": "naïve ☃ 𝄞", "number": 12345678901234567890, "list": [None, True, 1.5], "": {}}
         task = NewTask(type="send", payload=json.dumps(payload), priority=3, max_retries=7, timeout_seconds=2.5)
-        (enqueued,) = await cell.broker.enqueue("acme", [task], request_id="request-1")
+        (enqueued,) = await cell.broker.enqueue("acme", [task], request_id="request-1", traceparent=TRACE)
         assert (enqueued.status, enqueued.replayed, enqueued.position) == (Status.PENDING, False, 0)
         claimed = await claim_one(cell)
         assert claimed.company_id == company
         assert claimed.task_id == enqueued.task_id
         assert (claimed.type, claimed.queue, claimed.priority) == ("send", "default", 3)
         assert (claimed.max_retries, claimed.timeout_seconds) == (7, 2.5)
-        assert (claimed.request_id, claimed.created_at) == ("request-1", enqueued.created_at)
+        assert (claimed.request_id, claimed.traceparent) == ("request-1", TRACE)
+        assert claimed.created_at == enqueued.created_at
         assert (claimed.attempt, claimed.rescue_count) == (1, 0)
         assert json.loads(claimed.payload) == payload
 

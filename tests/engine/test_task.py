@@ -27,6 +27,7 @@ def claimed(retry_count: int = 0, rescue_count: int = 0) -> ClaimedTask:
         timeout_seconds=None,
         request_id=None,
         created_at=NOON,
+        traceparent=None,
         claim_token=UUID(int=3),
     )
 

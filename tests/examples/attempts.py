@@ -28,6 +28,7 @@ def attempt(task_id: uuid.UUID = TASK_ID) -> Context:
             timeout_seconds=None,
             request_id=None,
             created_at=now,
+            traceparent=None,
             claim_token=uuid.uuid4(),
         )
     )

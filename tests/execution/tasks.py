@@ -28,6 +28,7 @@ def claimed(type: str = "work", payload: str = "{}", **changes: Any) -> ClaimedT
         timeout_seconds=None,
         request_id=None,
         created_at=NOW,
+        traceparent=None,
         claim_token=uuid.uuid4(),
     )
     return replace(task, **changes)

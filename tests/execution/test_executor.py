@@ -92,6 +92,12 @@ async def test_a_handler_may_ask_for_its_context(bench: Bench) -> None:
     assert (await bench.run('{"name": "a"}', retry_count=5)).result == '[6,5,true,true,"a"]'
 
 
+async def test_a_handler_may_go_on_with_the_trace_of_the_request(bench: Bench) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    bench.add(lambda: current().traceparent)
+    assert (await bench.run(traceparent=trace)).result == f'"{trace}"'
+
+
 async def test_current_is_known_in_threads_too(bench: Bench) -> None:
     bench.add(lambda: current().type)
     assert (await bench.run()).result == '"work"'

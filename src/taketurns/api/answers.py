@@ -48,6 +48,7 @@ class TaskBody(TypedDict):
     error: Annotated[str | None, Field(description="Why it failed, once failed.")]
     workerId: MaybeId
     requestId: Annotated[str | None, Field(description="The X-Request-Id of the request that created it.")]
+    traceparent: Annotated[str | None, Field(description="The W3C trace context of the request that created it.")]
 
 
 class TaskPage(TypedDict):
@@ -195,6 +196,7 @@ def task(record: TaskRecord) -> TaskBody:
         error=record.error,
         workerId=record.worker_id,
         requestId=record.request_id,
+        traceparent=record.traceparent,
     )
 
 

@@ -1,4 +1,4 @@
-"""The headers that requests bring: who they are, and whether they were sent before."""
+"""The headers that requests bring: who they are, which trace they belong to, and whether they were sent before."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from taketurns.engine import limits
 from taketurns.storage.ids import new_id
 
 REQUEST_ID: Final = "X-Request-Id"
+TRACEPARENT: Final = "traceparent"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
 
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,%d}" % limits.REQUEST_ID_LENGTH)
+_TRACEPARENT: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _PRINTABLE: Final = re.compile(rb"[ -~]*[!-~][ -~]*")
 _QUOTED: Final = re.compile(rb'"((?:[^"\\]|\\["\\])*)"')
 _ESCAPED: Final = re.compile(rb"\\(.)")
@@ -28,6 +30,14 @@ def request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _SAFE_REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
     return str(new_id())
+
+
+def traceparent(scope: Scope) -> str | None:
+    """The trace that the request belongs to (W3C Trace Context, version 00); a malformed one counts as none."""
+    values = [value for name, value in scope["headers"] if name == b"traceparent"]
+    if len(values) == 1 and _TRACEPARENT.fullmatch(values[0]):
+        return str(values[0], "ascii")
+    return None
 
 
 def idempotency_key(scope: Scope) -> str | None:
@@ -53,6 +63,12 @@ def parameter(name: str, description: str, schema: dict[str, Any]) -> dict[str, 
     return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 
+TRACEPARENT_PARAMETER: Final = parameter(
+    TRACEPARENT,
+    "The trace that the request belongs to (W3C Trace Context): kept with its tasks and given to their handlers."
+    " A malformed one is ignored.",
+    {"type": "string"},
+)
 IDEMPOTENCY_KEY_PARAMETER: Final = parameter(
     IDEMPOTENCY_KEY,
     "Makes repeating the request safe: the same key with the same request answers with the task that the first made."

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from fastapi import Query as QueryParameters
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from taketurns.api import answers, bodies, headers, lists, paths, problems
 from taketurns.api.openapi import body_of, operation_id
@@ -44,7 +45,7 @@ _LOCATION: Final = {"headers": {"Location": {"schema": {"type": "string"}}}}
     response_description="The task was created.",
     responses=documented(*_IN_TASK, problems.INVALID_IDEMPOTENCY_KEY)
     | {200: {"model": answers.TaskBody, "description": "An earlier request with this key had created the task."}},
-    openapi_extra=body_of(CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER),
+    openapi_extra=body_of(CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER),
 )
 async def create_task(request: Request) -> Response:
     """Create a task. With an Idempotency-Key, once however often the request is repeated."""
@@ -55,7 +56,7 @@ async def create_task(request: Request) -> Response:
     body = await bodies.read(request, CreateTask)
     new = await _new_task(given, body, key=key)
     try:
-        (made,) = await given.broker.enqueue(str(company), [new], request_id=request.scope["request_id"])
+        (made,) = await given.broker.enqueue(str(company), [new], **_origin(request))
     except IdempotencyConflict:
         detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another request"
         raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
@@ -73,7 +74,7 @@ async def create_task(request: Request) -> Response:
     response_description="All tasks were created, save those that an earlier request had.",
     responses=documented(*_IN_TASK, problems.MISPLACED_IDEMPOTENCY_KEY)
     | {200: {"model": answers.BatchBody, "description": "Earlier requests had created every one of the tasks."}},
-    openapi_extra=body_of(CreateBatch),
+    openapi_extra=body_of(CreateBatch, headers.TRACEPARENT_PARAMETER),
 )
 async def create_batch(request: Request) -> Response:
     """Create up to 1,000 tasks, all or none."""
@@ -89,7 +90,7 @@ async def create_batch(request: Request) -> Response:
         for position, task in enumerate(body.tasks)
     ]
     try:
-        made = await given.broker.enqueue(str(company), new, request_id=request.scope["request_id"])
+        made = await given.broker.enqueue(str(company), new, **_origin(request))
     except IdempotencyConflict as conflict:
         raise _conflicts(conflict) from None
     earlier = await _replayed(given, company, [task.task_id for task in made if task.replayed])
@@ -243,6 +244,17 @@ def _fingerprint(body: CreateTask) -> bytes:
     )
 
 
+class _Origin(TypedDict):
+    """What a task keeps of the request that created it."""
+
+    request_id: str
+    traceparent: str | None
+
+
+def _origin(request: Request) -> _Origin:
+    return _Origin(request_id=request.scope["request_id"], traceparent=headers.traceparent(request.scope))
+
+
 def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
     """A task that was just created, without asking for it again."""
     if made.status is None or made.run_after is None or made.created_at is None:
@@ -256,7 +268,7 @@ def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
         payload=new.payload,
         max_retries=new.max_retries,
         timeout_seconds=new.timeout_seconds,
-        request_id=request.scope["request_id"],
+        **_origin(request),
         created_at=made.created_at,
         finished_at=None,
         result=None,

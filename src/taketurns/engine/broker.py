@@ -23,6 +23,7 @@ class Broker(Protocol):
         tasks: Sequence[NewTask],
         *,
         request_id: str | None = None,
+        traceparent: str | None = None,
         at: datetime | None = None,
     ) -> list[Enqueued]:
         """Create tasks of one company, all or none, in order; each once for its idempotency key.

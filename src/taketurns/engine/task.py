@@ -99,6 +99,7 @@ class ClaimedTask:
     timeout_seconds: float | None
     request_id: str | None
     created_at: datetime
+    traceparent: str | None
     claim_token: UUID
 
     @property

@@ -69,6 +69,11 @@ class Context:
         return self._task.request_id
 
     @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context of the request that created the task: make it the parent of spans of your own."""
+        return self._task.traceparent
+
+    @property
     def created_at(self) -> datetime:
         return self._task.created_at
 

@@ -33,6 +33,7 @@ class TaskRecord:
     max_retries: int
     timeout_seconds: float | None
     request_id: str | None
+    traceparent: str | None
     created_at: datetime
     finished_at: datetime | None
     result: str | None
@@ -55,6 +56,7 @@ COLUMNS: Final = (
     Task.max_retries,
     Task.timeout_seconds,
     Task.request_id,
+    Task.traceparent,
     Task.created_at,
     Task.finished_at,
     cast(Task.result, Text).label("result"),

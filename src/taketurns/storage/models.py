@@ -112,6 +112,7 @@ class Task(Base):
     timeout_seconds: Mapped[float | None] = mapped_column(Double)
     payload: Mapped[dict[str, Any]]
     request_id: Mapped[str | None]
+    traceparent: Mapped[str | None]
     created_at: Mapped[datetime]
     # Filled in at the end, cleared by an explicit retry.
     finished_at: Mapped[datetime | None]

@@ -50,10 +50,13 @@ class PostgresBroker:
         tasks: Sequence[NewTask],
         *,
         request_id: str | None = None,
+        traceparent: str | None = None,
         at: datetime | None = None,
     ) -> list[Enqueued]:
         async with self.database.connection() as connection:
-            enqueued = await self.enqueue_on(connection, company, tasks, request_id=request_id, at=at)
+            enqueued = await self.enqueue_on(
+                connection, company, tasks, request_id=request_id, traceparent=traceparent, at=at
+            )
         self.notifier.announce(tasks[task.position].queue for task in enqueued if task.status is Status.PENDING)
         return enqueued
 
@@ -64,6 +67,7 @@ class PostgresBroker:
         tasks: Sequence[NewTask],
         *,
         request_id: str | None = None,
+        traceparent: str | None = None,
         at: datetime | None = None,
     ) -> list[Enqueued]:
         """Enqueue on a connection of the caller's, in its transaction; no wake-up is sent."""
@@ -72,7 +76,14 @@ class PostgresBroker:
                 connection,
                 self.database.schema,
                 "enqueue",
-                *enqueue_arguments(company, tasks, key_lifetime=self.key_lifetime, request_id=request_id, at=at),
+                *enqueue_arguments(
+                    company,
+                    tasks,
+                    key_lifetime=self.key_lifetime,
+                    request_id=request_id,
+                    traceparent=traceparent,
+                    at=at,
+                ),
             )
         except psycopg.errors.NoDataFound as error:
             raise UnknownCompany(company) from error
@@ -176,6 +187,7 @@ def enqueue_arguments(
     *,
     key_lifetime: timedelta,
     request_id: str | None,
+    traceparent: str | None,
     at: datetime | None,
 ) -> tuple[Any, ...]:
     """The arguments of enqueue.sql. Ids are made here, before anything is sent."""
@@ -196,6 +208,7 @@ def enqueue_arguments(
         key_lifetime,
         request_id,
         at,
+        traceparent,
     )
 
 

@@ -30,7 +30,8 @@ create or replace function claim(
     max_retries integer,
     timeout_seconds double precision,
     request_id text,
-    created_at timestamptz
+    created_at timestamptz,
+    traceparent text
 )
 language plpgsql volatile
 set search_path from current
@@ -383,7 +384,8 @@ begin
 
     return query
     select t.company_id, t.id, t.type, t.queue, t.priority, p.run_after, p.retry_count, p.rescue_count,
-        p.event_number, p.claimed_at, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at
+        p.event_number, p.claimed_at, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at,
+        t.traceparent
     from unnest(taken_companies, taken_tasks) with ordinality as o(company_id, task_id, turn)
     cross join lateral (
         select * from processing_tasks p where p.company_id = o.company_id and p.task_id = o.task_id offset 0) p

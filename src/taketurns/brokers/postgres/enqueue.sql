@@ -21,7 +21,8 @@ create or replace function enqueue(
     fingerprints bytea[] default null,
     key_lifetime interval default '24 hours',
     of_request text default null,
-    at timestamptz default null
+    at timestamptz default null,
+    of_trace text default null
 ) returns table (
     number integer,
     outcome text,
@@ -90,9 +91,9 @@ begin
         where not earlier ? n.number::text
     ), recorded as (
         insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
-            request_id, created_at)
+            request_id, traceparent, created_at)
         select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
-            i.payload::jsonb, of_request, moment
+            i.payload::jsonb, of_request, of_trace, moment
         from item i
     ), scheduled as (
         insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)

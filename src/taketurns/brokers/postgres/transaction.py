@@ -41,6 +41,7 @@ PARAMETERS: Final = {
     "key_lifetime": "interval",
     "of_request": "text",
     "at": "timestamptz",
+    "of_trace": "text",
 }
 
 # An unknown company gives no row: an error would abort a transaction that is not ours.
@@ -77,13 +78,16 @@ async def enqueue_in(
     *,
     key_lifetime: timedelta,
     request_id: str | None = None,
+    traceparent: str | None = None,
     at: datetime | None = None,
 ) -> list[Enqueued]:
     """Enqueue in the transaction that is open on `transaction`; nothing is awaited when that `is_sync`.
 
     Raises UnknownCompany and IdempotencyConflict, both of which leave the transaction as it was.
     """
-    arguments = enqueue_arguments(company, tasks, key_lifetime=key_lifetime, request_id=request_id, at=at)
+    arguments = enqueue_arguments(
+        company, tasks, key_lifetime=key_lifetime, request_id=request_id, traceparent=traceparent, at=at
+    )
     values = dict(zip(("company", *PARAMETERS), arguments, strict=True)) | {"channel": channel(schema)}
     if isinstance(transaction, Connection | AsyncConnection):
         rows = await _run_on_psycopg(transaction, schema, values)

@@ -162,6 +162,7 @@ def upgrade() -> None:
         sa.Column("timeout_seconds", sa.Double(), nullable=True),
         sa.Column("payload", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("request_id", sa.Text(), nullable=True),
+        sa.Column("traceparent", sa.Text(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
