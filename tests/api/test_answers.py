@@ -112,6 +112,42 @@ async def test_head_is_get_without_a_body(client: AsyncClient, acme: Company) ->
             assert head.headers[name] == get.headers[name], (path, name)
 
 
+def lists_of(task: dict[str, Any]) -> list[str]:
+    return [TASKS, "/companies", f"{TASKS}/{task['id']}/events", "/task-types"]
+
+
+@pytest.mark.parametrize("accepted", ["gzip", "GZIP", "br, gzip;q=0.001", "deflate,gzip ; q=1.0,*;q=0"])
+async def test_long_lists_are_compressed_for_those_who_take_it(
+    client: AsyncClient, acme: Company, accepted: str
+) -> None:
+    body = {"tasks": [{"type": "anything", "payload": {"value": "x" * 2000}}] * 3}
+    made = await client.post(f"{TASKS}/batch", json=body, headers={"accept-encoding": accepted})
+    assert "content-encoding" not in made.headers
+    plain = await client.get(TASKS, headers={"accept-encoding": "identity"})
+    zipped = await client.get(TASKS, headers={"accept-encoding": accepted})
+    assert (plain.headers["vary"], zipped.headers["vary"]) == ("Accept-Encoding", "Accept-Encoding")
+    assert ("content-encoding" in plain.headers, zipped.headers["content-encoding"]) == (False, "gzip")
+    assert zipped.json() == plain.json() == {"tasks": plain.json()["tasks"], "hasMore": False, "nextCursor": None}
+    assert int(zipped.headers["content-length"]) < int(plain.headers["content-length"]) / 3
+
+
+@pytest.mark.parametrize("accepted", ["", "identity", "br", "*", "gzip;q=0", "gzip;q=0.000", "gzippy", "gzip;q=x"])
+async def test_long_lists_are_sent_plain_to_those_who_do_not(client: AsyncClient, acme: Company, accepted: str) -> None:
+    await client.post(TASKS, json={"type": "anything", "payload": {"value": "x" * 2000}})
+    answer = await client.get(TASKS, headers={"accept-encoding": accepted})
+    assert "content-encoding" not in answer.headers
+    assert len(answer.json()["tasks"]) == 1
+
+
+async def test_every_list_says_that_it_varies_and_short_ones_are_sent_plain(client: AsyncClient, acme: Company) -> None:
+    made = (await client.post(TASKS, json={"type": "anything"})).json()
+    for path in lists_of(made):
+        answer = await client.get(path, headers={"accept-encoding": "gzip"})
+        assert answer.headers["vary"] == "Accept-Encoding", path
+        is_long = len(answer.content) > 1024
+        assert (answer.headers.get("content-encoding") == "gzip") is is_long, path
+
+
 async def test_nothing_but_the_files_of_the_documentation_is_kept_in_caches(client: AsyncClient, acme: Company) -> None:
     for path in ("/companies/acme", TASKS, "/nothing", "/docs", "/openapi.json", "/metrics"):
         assert (await client.get(path)).headers["cache-control"] == "no-store"

@@ -159,12 +159,17 @@ class ReadyBody(TypedDict):
     migration: str
 
 
+MEDIA_TYPE: Final = "application/json"
 _UTC: Final = orjson.OPT_UTC_Z
 
 
 def send(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
-    return Response(orjson.dumps(body, option=_UTC), status, headers, "application/json")
+    return Response(encode(body), status, headers, MEDIA_TYPE)
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(body, option=_UTC)
 
 
 def moment(at: datetime) -> datetime:

@@ -65,7 +65,7 @@ async def list_companies(request: Request, query: Annotated[Query, QueryParamete
         hasMore=cursor is not None,
         nextCursor=cursor,
     )
-    return answers.send(body, headers=lists.link(request, cursor))
+    return await lists.send(request, body, cursor)
 
 
 @router.get(

@@ -1,4 +1,5 @@
-"""The headers that requests bring: who they are, which trace they belong to, and whether they were sent before."""
+"""The headers that requests bring: who they are, which trace they belong to, whether they were sent
+before, and whether their answers may be compressed."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ REPLAYED: Final = "Idempotent-Replayed"
 
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,%d}" % limits.REQUEST_ID_LENGTH)
 _TRACEPARENT: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_GZIP: Final = re.compile(rb"gzip(?:\s*;\s*q=(?:1(?:\.0{0,3})?|0\.(?!0*$)\d{1,3}))?", re.IGNORECASE)
 _PRINTABLE: Final = re.compile(rb"[ -~]*[!-~][ -~]*")
 _QUOTED: Final = re.compile(rb'"((?:[^"\\]|\\["\\])*)"')
 _ESCAPED: Final = re.compile(rb"\\(.)")
@@ -56,6 +58,16 @@ def idempotency_key(scope: Scope) -> str | None:
             " not all blank, bare or in double quotes",
         )
     return str(key, "ascii")
+
+
+def takes_gzip(scope: Scope) -> bool:
+    """Whether the client names gzip among the encodings that it takes (RFC 9110, section 12.5.3)."""
+    return any(
+        _GZIP.fullmatch(coding.strip(b" \t"))
+        for name, value in scope["headers"]
+        if name == b"accept-encoding"
+        for coding in value.split(b",")
+    )
 
 
 def parameter(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,25 @@
-"""What a query asks for: where a list goes on, and how a client gets to its next page."""
+"""What a query asks for: where a list goes on, how a client gets to its next page, and how lists are sent."""
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
 
 from starlette.requests import Request
+from starlette.responses import Response
 
-from taketurns.api import problems
+from taketurns.api import answers, headers, problems
 from taketurns.api.cursors import Cursors
 from taketurns.api.problems import Problem
 from taketurns.api.requests import Query
 from taketurns.engine import limits
+
+COMPRESSED_BEYOND_BYTES: Final = 1024
+_FASTEST: Final = 1
 
 
 def start(query: Query, cursors: Cursors, *wanted: object) -> UUID | None:
@@ -33,9 +41,19 @@ def refuse_query(request: Request) -> None:
         raise Problem(problems.UNKNOWN_PARAMETER, "this route takes no query parameters")
 
 
-def link(request: Request, cursor: str | None) -> dict[str, str]:
+def _link(request: Request, cursor: str | None) -> dict[str, str]:
     """The Link header (RFC 8288) to the page after this one."""
     if cursor is None:
         return {}
     kept = [(name, value) for name, value in request.query_params.multi_items() if name not in {"cursor", "offset"}]
     return {"link": f'<{request.url.path}?{urlencode([*kept, ("cursor", cursor)])}>; rel="next"'}
+
+
+async def send(request: Request, body: Mapping[str, Any], cursor: str | None = None) -> Response:
+    """A list, compressed if it is worth it and the client takes it; in a thread, for a page may have megabytes."""
+    told = {"vary": "Accept-Encoding", **_link(request, cursor)}
+    content = answers.encode(body)
+    if len(content) > COMPRESSED_BEYOND_BYTES and headers.takes_gzip(request.scope):
+        content = await asyncio.to_thread(gzip.compress, content, _FASTEST, mtime=0)
+        told["content-encoding"] = "gzip"
+    return Response(content, headers=told, media_type=answers.MEDIA_TYPE)

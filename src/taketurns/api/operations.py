@@ -95,7 +95,7 @@ async def list_task_types(request: Request) -> Response:
         )
         for known in await parts(request).task_types.all()
     ]
-    return answers.send(answers.TaskTypesBody(taskTypes=shown))
+    return await lists.send(request, answers.TaskTypesBody(taskTypes=shown))
 
 
 @processing.post(

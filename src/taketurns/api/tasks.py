@@ -133,7 +133,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
     body = answers.TaskPage(
         tasks=[answers.task(record) for record in page.tasks], hasMore=cursor is not None, nextCursor=cursor
     )
-    return answers.send(body, headers=lists.link(request, cursor))
+    return await lists.send(request, body, cursor)
 
 
 @router.get(paths.TASK, response_model=answers.TaskBody, responses=documented(*_OF_ONE))
@@ -161,7 +161,7 @@ async def list_task_events(request: Request, query: Annotated[EventQuery, QueryP
     if found is None:
         raise paths.task_not_found()
     shown = [answers.event(event) for event in found[: query.limit]]
-    return answers.send(answers.EventPage(events=shown, hasMore=len(found) > query.limit))
+    return await lists.send(request, answers.EventPage(events=shown, hasMore=len(found) > query.limit))
 
 
 @router.post(
