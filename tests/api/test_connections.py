@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import psycopg
+import pytest
 from httpx2 import AsyncClient
 
 from taketurns.companies.directory import Company
