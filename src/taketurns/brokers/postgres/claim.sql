@@ -51,6 +51,7 @@ declare
     few constant integer := 100;
     -- How many companies may leave in one claim: each takes a lock, and the server's table of them is small.
     may_leave integer := 1000;
+    cell constant text := current_schema();
     nobody constant uuid := '00000000-0000-0000-0000-000000000000';
     everybody constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
     moment timestamptz;
@@ -66,6 +67,9 @@ declare
     companies_waiting integer := 0;
     weighed uuid := nobody;
     waiting record;
+    holders_before uuid[];
+    passed_over integer;
+    shares_matter boolean;
     known rotations;
     reached numeric;
     lowest numeric;
@@ -111,6 +115,7 @@ begin
         group by p.company_id
     ) h
     left join lateral (select c.weight from companies c where c.id = h.company_id offset 0) c on true;
+    holders_before := holders;
 
     foreach lifted in array array[false, true] loop
         foreach line in array in_queues loop
@@ -122,119 +127,127 @@ begin
             behind_place := lowest - 0.000001;
             behind_company := everybody;
             look := 1;
+            passed_over := cardinality(holders_before);
             while free > 0 loop
                 -- Who stands nearest, behind the last turn that was looked at, and how many more hands each may have
                 -- (-1: none, for it is paused or gone). A company that is passed over holds hands, so as many more as
-                -- hold any are enough to find the others; while none of those has work, the look widens.
+                -- hold any are enough to find the others; the look widens by how many of them have no work.
                 select array_agg(n.row_id), array_agg(n.company_id), array_agg(n.place),
                     array_agg(coalesce(c.weight, 1)), array_agg(coalesce(h.hands, 0)),
                     array_agg(case when c.paused is distinct from false then -1
                         else greatest(least(free, c.max_in_flight - coalesce(h.hands, 0)), 0) end),
-                    max(c.weight), count(*) = look * (free + cardinality(holders))
+                    max(c.weight), count(*) = look * free + passed_over,
+                    not lifted and (bool_or(h.hands > 0) or count(*) < free)
                 into near_rows, near_companies, near_places, near_weights, near_hands, near_rooms,
-                    heaviest, look_is_full
+                    heaviest, look_is_full, shares_matter
                 from (
                     select t.ctid as row_id, t.company_id, t.place
                     from turns t
                     where t.queue = line and (t.place, t.company_id) > (behind_place, behind_company)
                     order by t.queue, t.place, t.company_id
-                    limit look * (free + cardinality(holders))
+                    limit look * free + passed_over
                 ) n
                 left join lateral (select * from companies c where c.id = n.company_id offset 0) c on true
                 left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = n.company_id;
 
                 exit when near_rows is null;
 
-                -- The weight of the companies that have tasks waiting or running, as far as it matters: until every
-                -- share that is asked for is a single hand. The first few are asked for their tasks; of more, one
-                -- that has run out counts until the rotation has passed its place.
-                if not lifted and (total_weight < hands_in_all * heaviest or companies_waiting < 2) then
-                    for waiting in
-                        select r.company_id, c.weight
-                        from (
-                            select d.company_id, row_number() over (order by d.company_id) as number
-                            from (select distinct l.company_id from lines l where l.company_id > weighed) d
-                        ) r
-                        cross join lateral (
-                            select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
-                        where is_over_dead_rows or r.number > few or exists (
-                            select
-                            from lines l
+                loop
+                    -- The weight of the companies that had tasks waiting or running, as far as it matters: until every
+                    -- share that is asked for is a single hand, and not at all if nobody comes to hold more than one.
+                    -- The first few are asked for their tasks; of more, one that has run out counts until the rotation
+                    -- has passed its place.
+                    if shares_matter and (total_weight < hands_in_all * heaviest or companies_waiting < 2) then
+                        for waiting in
+                            select r.company_id, c.weight
+                            from (
+                                select d.company_id, row_number() over (order by d.company_id) as number
+                                from (select distinct l.company_id from lines l where l.company_id > weighed) d
+                            ) r
                             cross join lateral (
-                                select from pending_tasks p where p.queue = l.queue and p.company_id = l.company_id
-                                order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p
-                            where l.company_id = r.company_id
-                            offset 0)
-                        order by r.company_id
-                    loop
-                        weighed := waiting.company_id;
-                        companies_waiting := companies_waiting + 1;
-                        if waiting.company_id <> all (holders) then
-                            total_weight := total_weight + waiting.weight;
-                        end if;
-                        exit when total_weight >= hands_in_all * heaviest and companies_waiting > 1;
-                    end loop;
-                end if;
+                                select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
+                            where is_over_dead_rows or r.number > few or r.company_id = any (taken_companies) or exists (
+                                select
+                                from lines l
+                                cross join lateral (
+                                    select from pending_tasks p where p.queue = l.queue and p.company_id = l.company_id
+                                    order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p
+                                where l.company_id = r.company_id
+                                offset 0)
+                            order by r.company_id
+                        loop
+                            weighed := waiting.company_id;
+                            companies_waiting := companies_waiting + 1;
+                            if waiting.company_id <> all (holders_before) then
+                                total_weight := total_weight + waiting.weight;
+                            end if;
+                            exit when total_weight >= hands_in_all * heaviest and companies_waiting > 1;
+                        end loop;
+                    end if;
 
-                -- Their turns in order of place, up to where one might be missing: of a company that was not looked
-                -- at, or of one whose further turns are not listed.
-                with near as materialized (
-                    select n.row_id, n.company_id, n.place, n.weight,
-                        (case when lifted then n.room else least(
-                            n.room,
-                            ceil(hands_in_all::numeric * n.weight / greatest(total_weight, n.weight)) - n.hands,
-                            case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) - n.hands end
-                        ) end)::integer as room
-                    from unnest(near_rows, near_companies, near_places, near_weights, near_hands, near_rooms)
-                        as n(row_id, company_id, place, weight, hands, room)
-                ), span as materialized (
-                    select greatest(reached, min(n.place)) as place,
-                        (look * free + count(*))::numeric / sum(n.weight) as rounds
-                    from near n where n.room > 0 having count(*) > 0
-                ), sight as materialized (
-                    select s.place, s.company_id
-                    from (
-                        select s.place + s.rounds, everybody from span s
+                    -- Their turns in order of place, up to where one might be missing: of a company that was not looked
+                    -- at, or of one whose further turns are not listed.
+                    with near as materialized (
+                        select n.row_id, n.company_id, n.place, n.weight,
+                            (case when lifted then n.room else least(
+                                n.room,
+                                ceil(hands_in_all::numeric * n.weight / greatest(total_weight, n.weight)) - n.hands,
+                                case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) - n.hands end
+                            ) end)::integer as room
+                        from unnest(near_rows, near_companies, near_places, near_weights, near_hands, near_rooms)
+                            as n(row_id, company_id, place, weight, hands, room)
+                    ), span as materialized (
+                        select greatest(reached, min(n.place)) as place,
+                            (look * free + count(*))::numeric / sum(n.weight) as rounds
+                        from near n where n.room > 0 having count(*) > 0
+                    ), sight as materialized (
+                        select s.place, s.company_id
+                        from (
+                            select s.place + s.rounds, everybody from span s
+                            union all
+                            select near_places[cardinality(near_rows)], near_companies[cardinality(near_rows)]
+                            where look_is_full
+                        ) s(place, company_id)
+                        order by s.place, s.company_id limit 1
+                    ), turn as materialized (
+                        select n.row_id, n.company_id, n.place, n.weight, k.turn_place
+                        from near n
+                        cross join span s
+                        cross join lateral (
+                            select case when k.turn = 1 then n.place
+                                else turn_place(greatest(n.place, reached), n.weight, k.turn - 1) end as turn_place
+                            from generate_series(1, least(n.room, ceil(n.weight * s.rounds)::integer + 1)) k(turn)
+                        ) k
+                        cross join sight v
+                        where n.room > 0 and (k.turn_place, n.company_id) <= (v.place, v.company_id)
+                        order by k.turn_place, n.company_id
+                        limit look * free
+                    ), last as (
+                        (select t.turn_place as place, t.company_id from turn t
+                         where (select count(*) from turn) = look * free
+                         order by t.turn_place desc, t.company_id desc limit 1)
                         union all
-                        select near_places[cardinality(near_rows)], near_companies[cardinality(near_rows)]
-                        where look_is_full
-                    ) s(place, company_id)
-                    order by s.place, s.company_id limit 1
-                ), turn as materialized (
-                    select n.row_id, n.company_id, n.place, n.weight, k.turn_place
-                    from near n
-                    cross join span s
-                    cross join lateral (
-                        select case when k.turn = 1 then n.place
-                            else turn_place(greatest(n.place, reached), n.weight, k.turn - 1) end as turn_place
-                        from generate_series(1, least(n.room, ceil(n.weight * s.rounds)::integer + 1)) k(turn)
-                    ) k
-                    cross join sight v
-                    where n.room > 0 and (k.turn_place, n.company_id) <= (v.place, v.company_id)
-                    order by k.turn_place, n.company_id
-                    limit look * free
-                ), last as (
-                    (select t.turn_place as place, t.company_id from turn t
-                     where (select count(*) from turn) = look * free
-                     order by t.turn_place desc, t.company_id desc limit 1)
-                    union all
-                    select v.place, v.company_id from sight v
-                    limit 1
-                ), chosen as (
-                    select t.row_id, t.company_id, t.place, t.weight, count(*)::integer as turns
-                    from turn t group by t.row_id, t.company_id, t.place, t.weight
-                    union all
-                    select n.row_id, n.company_id, n.place, n.weight, 0
-                    from unnest(near_rows, near_companies, near_places, near_weights, near_rooms)
-                        as n(row_id, company_id, place, weight, room)
-                    where n.room = -1
-                )
-                select (select l.place from last l), (select l.company_id from last l),
-                    array_agg(c.row_id), array_agg(c.company_id), array_agg(c.turns), array_agg(c.place),
-                    array_agg(c.weight)
-                into behind_place, behind_company, chosen_rows, chosen_companies, chosen_turns, chosen_places,
-                    chosen_weights
-                from chosen c;
+                        select v.place, v.company_id from sight v
+                        limit 1
+                    ), chosen as (
+                        select t.row_id, t.company_id, t.place, t.weight, count(*)::integer as turns
+                        from turn t group by t.row_id, t.company_id, t.place, t.weight
+                        union all
+                        select n.row_id, n.company_id, n.place, n.weight, 0
+                        from unnest(near_rows, near_companies, near_places, near_weights, near_rooms)
+                            as n(row_id, company_id, place, weight, room)
+                        where n.room = -1
+                    )
+                    select (select l.place from last l), (select l.company_id from last l),
+                        array_agg(c.row_id), array_agg(c.company_id), array_agg(c.turns), array_agg(c.place),
+                        array_agg(c.weight)
+                    into behind_place, behind_company, chosen_rows, chosen_companies, chosen_turns, chosen_places,
+                        chosen_weights
+                    from chosen c;
+
+                    exit when lifted or shares_matter or not coalesce(1 < any (chosen_turns), false);
+                    shares_matter := true;
+                end loop;
 
                 -- Their head tasks change hands; the places of those served move on, and the rotation's.
                 with head as materialized (
@@ -327,7 +340,9 @@ begin
                 taken_companies := taken_companies || pass_companies;
                 taken_tasks := taken_tasks || pass_tasks;
                 free := free - cardinality(pass_tasks);
-                look := case when pass_tasks = '{}' then least(look * 2, 64) else 1 end;
+                passed_over := 0;
+                look := least(64, case when pass_tasks = '{}' then look * 2
+                    else ceil((select sum(c) from unnest(chosen_turns) c)::numeric / cardinality(pass_tasks)) end);
                 select array_agg(h.company_id), array_agg(h.hands) into holders, holdings
                 from (
                     select h.company_id, sum(h.hands)::integer as hands
@@ -349,7 +364,7 @@ begin
                         where i.place <= reached
                         limit may_leave
                     ) i
-                    where pg_try_advisory_xact_lock(company_lock(i.company_id));
+                    where pg_try_advisory_xact_lock(company_lock(cell, i.company_id));
                     may_leave := may_leave - coalesce(cardinality(idle_rows), 0);
                     with leaving as materialized (
                         select i.row_id, i.company_id
