@@ -307,3 +307,13 @@ async def test_what_cannot_be_an_id_is_not_found(client: AsyncClient, acme: Comp
         answer = await client.request(method, path)
         assert answer.status_code == 404, (method, path)
         assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_list_tells_its_total_when_asked(client: AsyncClient, acme: Company) -> None:
+    for _ in range(3):
+        await client.post(f"/companies/{acme.id}/tasks", json={"type": "anything"})
+    for asked in ("estimate", "exact"):
+        answer = (await client.get(f"/companies/{acme.id}/tasks?limit=1&includeTotal={asked}")).json()
+        assert (len(answer["tasks"]), answer["total"], answer["totalIsExact"]) == (1, 3, True)
+    assert "total" not in (await client.get(f"/companies/{acme.id}/tasks?limit=1")).json()
+    assert (await client.get(f"/companies/{acme.id}/tasks?includeTotal=maybe")).status_code == 422

@@ -255,3 +255,24 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         # creation; for each task that was found its record and three places.
         most = 4 * look_ahead * max(len(statuses), 1) + 100
         assert scanned_rows(plan[0]["Plan"]) <= most, shape
+
+
+async def test_totals_count_what_the_pages_hold(life: Life) -> None:
+    await life.create(count=12)
+    await life.create(count=3, delay_seconds=3600)
+    await life.end(await life.claim(), Outcome.FAILED)
+    filters = (EVERY, Filter(statuses=frozenset({Status.FAILED, Status.SCHEDULED})), Filter(type="nothing"))
+    for wanted, exactly in product(filters, (False, True)):
+        found = await walk(life, wanted)
+        assert await tasks.total(life.database, "acme", wanted, exactly=exactly) == tasks.Total(len(found), True)
+
+
+async def test_a_total_beyond_its_bound_is_a_bound_unless_it_is_asked_for(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await life.create(count=12)
+    monkeypatch.setattr(tasks, "COUNT_MOST", 10)
+    assert await tasks.total(life.database, life.company_id, EVERY, exactly=False) == tasks.Total(10, False)
+    assert await tasks.total(life.database, life.company_id, EVERY, exactly=True) == tasks.Total(12, True)
+    monkeypatch.setattr(tasks, "COUNT_SECONDS", 0.0)
+    assert await tasks.total(life.database, life.company_id, EVERY, exactly=True) == tasks.Total(10, False)

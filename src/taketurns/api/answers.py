@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NotRequired
 
 import orjson
 from pydantic import Field, WithJsonSchema
@@ -57,6 +57,8 @@ class TaskPage(TypedDict):
     tasks: list[TaskBody]
     hasMore: bool
     nextCursor: str | None
+    total: NotRequired[Annotated[int, Field(description="With includeTotal: how many tasks the filters name.")]]
+    totalIsExact: NotRequired[Annotated[bool, Field(description="Without it there are at least `total`.")]]
 
 
 class BatchTaskBody(TaskBody):

@@ -193,6 +193,11 @@ class TaskQuery(Query):
     created_after: Omittable[Moment] = Field(None, alias="createdAfter", description="Created later than this.")
     created_before: Omittable[Moment] = Field(None, alias="createdBefore", description="Created earlier than this.")
     sort: Literal["-createdAt", "createdAt"] = Field("-createdAt", description="Newest or oldest first.")
+    include_total: Omittable[Literal["estimate", "exact"]] = Field(
+        None,
+        alias="includeTotal",
+        description="Adds how many tasks there are: counted up to 10,000, or exactly if that takes under 2 seconds.",
+    )
 
 
 class EventQuery(BaseModel):

@@ -133,6 +133,9 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
     body = answers.TaskPage(
         tasks=[answers.task(record) for record in page.tasks], hasMore=cursor is not None, nextCursor=cursor
     )
+    if query.include_total is not None:
+        total = await tasks.total(given.database, company, wanted, exactly=query.include_total == "exact")
+        body |= {"total": total.count, "totalIsExact": total.is_exact}
     return await lists.send(request, body, cursor)
 
 

@@ -78,6 +78,27 @@ def statement(shape: Shape, columns: Sequence[SQLColumnExpression[Any]]) -> AnyS
     )
 
 
+def count_statement(shape: Shape, *, is_bounded: bool) -> AnySelect:
+    """One row: how many tasks there are, and where a look ahead ended, if one did.
+
+    Bounded, no more than `reach` are counted for each status, and no more entries looked at than for a page. Takes the
+    parameters of `statement`.
+    """
+    company_id = select(owner(is_id=shape.is_id).c.id).scalar_subquery()
+    counts: list[AnySelect] = []
+    ends: list[AnySelect] = []
+    for scan in _scans(shape, company_id):
+        if is_bounded:
+            found, end = scan.statements(oldest_first=shape.oldest_first)
+            counts.append(select(func.count().label("count")).select_from(found))
+            ends += end
+        else:
+            every = scan.entries.where(*scan.rest).subquery()
+            counts.append(select(func.count().label("count")).select_from(every))
+    counted = union_all(*counts).subquery("counted")
+    return select(func.sum(counted.c.count), _nearest(ends, oldest_first=shape.oldest_first))
+
+
 def owner(*, is_id: bool) -> CTE:
     """The id of the company that the parameter `company` names by its id or its slug."""
     named = Company.id if is_id else Company.slug

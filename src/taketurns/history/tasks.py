@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -11,6 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Text, bindparam, cast, func, select
 
+from taketurns.engine.errors import Unavailable
 from taketurns.engine.task import Status
 from taketurns.history import pages, places, reading
 from taketurns.storage.database import Database, Row, compile_statement
@@ -18,6 +21,9 @@ from taketurns.storage.models import Task
 
 # An id is made by the clock of whoever enqueues, and `created_at` is PostgreSQL's: they may differ by this much.
 CLOCK_SLACK: Final = timedelta(minutes=1)
+
+COUNT_MOST: Final = 10_000
+COUNT_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,14 @@ class Page:
     next_after: UUID | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How many tasks a filter names, or at least that many when it is not exact."""
+
+    count: int
+    is_exact: bool
+
+
 async def find(database: Database, company: UUID | str, task_id: UUID) -> TaskRecord | None:
     """The task, or None when the company (an id or a slug) has none of this id."""
     return next(iter(await find_all(database, company, [task_id])), None)
@@ -109,30 +123,53 @@ async def page(
 
     A page may hold fewer, or none, and still have a next one: see `taketurns.history.pages`.
     """
-    query, constants = _page_statement(
-        database.schema,
-        pages.Shape(
-            is_id=isinstance(company, UUID),
-            statuses=wanted.statuses,
-            has_type=wanted.type is not None,
-            has_times=wanted.created_after is not None or wanted.created_before is not None,
-            oldest_first=wanted.oldest_first,
-        ),
+    query, constants = _page_statement(database.schema, _shape(company, wanted))
+    bounds = {"most": limit + 1, "skip": offset, "reach": offset + limit + 1}
+    parameters = constants | _parameters(company, wanted, after=after) | bounds
+    rows = await reading.rows(database, query, parameters)
+    return _page(rows, limit=limit, oldest_first=wanted.oldest_first) if rows else None
+
+
+async def total(database: Database, company: UUID | str, wanted: Filter, *, exactly: bool) -> Total:
+    """How many tasks of the company the filter names: counted up to a bound, or exactly if that takes little time."""
+    shape = _shape(company, wanted)
+    if exactly:
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(COUNT_SECONDS):
+                ((count, _),) = await _counted(database, company, wanted, shape, is_bounded=False)
+                return Total(int(count), True)
+    ((count, end),) = await _counted(database, company, wanted, shape, is_bounded=True)
+    return Total(min(int(count), COUNT_MOST), int(count) <= COUNT_MOST and end is None)
+
+
+async def _counted(
+    database: Database, company: UUID | str, wanted: Filter, shape: pages.Shape, *, is_bounded: bool
+) -> list[Row]:
+    query, constants = _count_statement(database.schema, shape, is_bounded=is_bounded)
+    parameters = constants | _parameters(company, wanted, after=None) | {"reach": COUNT_MOST + 1}
+    return await reading.rows(database, query, parameters)
+
+
+def _shape(company: UUID | str, wanted: Filter) -> pages.Shape:
+    return pages.Shape(
+        is_id=isinstance(company, UUID),
+        statuses=wanted.statuses,
+        has_type=wanted.type is not None,
+        has_times=wanted.created_after is not None or wanted.created_before is not None,
+        oldest_first=wanted.oldest_first,
     )
+
+
+def _parameters(company: UUID | str, wanted: Filter, *, after: UUID | None) -> dict[str, Any]:
     low, high = _id_range(wanted, after)
-    parameters = constants | {
+    return {
         "company": company,
         "type": wanted.type,
         "low": low,
         "high": high,
         "created_after": wanted.created_after or _BEGINNING,
         "created_before": wanted.created_before or _END,
-        "most": limit + 1,
-        "skip": offset,
-        "reach": offset + limit + 1,
     }
-    rows = await reading.rows(database, query, parameters)
-    return _page(rows, limit=limit, oldest_first=wanted.oldest_first) if rows else None
 
 
 _BEGINNING: Final = datetime(1, 1, 2, tzinfo=UTC)
@@ -185,6 +222,11 @@ def _find_statement(schema: str, *, is_id: bool) -> tuple[str, dict[str, Any]]:
             Task.company_id == select(owner.c.id).scalar_subquery(), Task.id == func.any(bindparam("task_ids"))
         ),
     )
+
+
+@lru_cache(maxsize=256)
+def _count_statement(schema: str, shape: pages.Shape, *, is_bounded: bool) -> tuple[str, dict[str, Any]]:
+    return compile_statement(schema, pages.count_statement(shape, is_bounded=is_bounded))
 
 
 @lru_cache(maxsize=1024)
