@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,21 @@ def _disturb(cell: PostgresCell, names: Sequence[str], chance: random.Random) ->
             cell.set_paused(name, chance.random() < 0.5)
         if chance.random() < 0.1:
             cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
+
+
+@pytest.mark.parametrize("heaviest", [1, 3, 100])
+def test_a_hundred_and_fifty_companies_take_the_turns_of_the_rule(bare_cell: PostgresCell, heaviest: int) -> None:
+    """More than are asked for their tasks when the weights are added up."""
+    chance = random.Random(heaviest)
+    for place in range(150):
+        bare_cell.add_company(f"c{place:03}", weight=chance.choice([1, 1, 1, heaviest]))
+        bare_cell.submit(f"c{place:03}", 40)
+    running: list[Turn] = []
+    for batch in [1, 7, 150, 40, 1, 20, 3, 90, 10, 10]:
+        running += claim_as_told(bare_cell, batch)
+        chance.shuffle(running)
+        ended, running = running[::2], running[1::2]
+        bare_cell.finish(ended)
 
 
 def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(bare_cell: PostgresCell) -> None:
