@@ -92,6 +92,8 @@ def schema(postgres_server: DatabaseServer, template_database: str) -> Iterator[
         yield schema
 
 
+# The server runs in a thread of this process, and its pool draws random numbers of its own meanwhile.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("operation_id", OPERATIONS)
 def test_the_api_keeps_to_its_document(schema: OpenApiSchema, operation_id: str, mode: GenerationMode) -> None:
