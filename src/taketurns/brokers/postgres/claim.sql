@@ -58,6 +58,8 @@ declare
     free integer := batch;
     line text;
     lifted boolean;
+    last looks;
+    looked_lately boolean;
     is_over_dead_rows boolean;
     oldest_claim timestamptz;
     holders uuid[];
@@ -101,9 +103,13 @@ begin
         raise exception 'claim must run in a read committed transaction of its own'
             using errcode = 'invalid_transaction_state';
     end if;
-    perform pg_advisory_xact_lock(cell_lock());
+    perform pg_advisory_xact_lock(cell_lock(cell));
     moment := coalesce(at, clock_timestamp());
-    select f.is_over_dead_rows, f.oldest_claim into is_over_dead_rows, oldest_claim from floors(moment) f;
+    select * into last from looks l order by l.number desc limit 1;
+    looked_lately := coalesce(
+        moment between last.from_the_beginning_at and last.from_the_beginning_at + interval '1 second', false);
+    is_over_dead_rows := looked_lately and last.has_old_snapshot;
+    oldest_claim := case when is_over_dead_rows then last.oldest_claim else '-infinity' end;
 
     -- Who holds how many hands, this batch included, and the weight of those companies.
     select coalesce(array_agg(h.company_id), '{}'), coalesce(array_agg(h.hands), '{}'),
@@ -393,7 +399,7 @@ begin
         end loop;
     end loop;
 
-    if taken_tasks <> '{}' then
+    if taken_tasks <> '{}' and (is_over_dead_rows or not looked_lately) then
         perform look(moment, is_over_dead_rows, oldest_claim);
     end if;
 

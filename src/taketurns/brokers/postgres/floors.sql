@@ -1,28 +1,9 @@
--- Whether claims step over rows that an old snapshot keeps, and since when nothing older than `oldest_claim` is held.
+-- What a claim found: nothing older than `oldest_claim` is held. Once a second, and only then, it began at the
+-- beginning, and it is asked whether somebody keeps a snapshot from before the last hundred transactions.
 -- Each look leaves a row and takes the one before away; the newest row is the first that is met from the end.
--- Safe because both run under the cell's lock.
+-- Safe because it runs under the cell's lock.
 -- Lives on looks_pkey.
 
-create or replace function floors(
-    moment timestamptz,
-    out is_over_dead_rows boolean,
-    out oldest_claim timestamptz
-)
-language plpgsql volatile
-set search_path from current
-as $$
-declare
-    last looks;
-begin
-    select * into last from looks l order by l.number desc limit 1;
-    is_over_dead_rows := coalesce(last.has_old_snapshot and moment between last.from_the_beginning_at
-        and last.from_the_beginning_at + interval '1 second', false);
-    oldest_claim := case when is_over_dead_rows then last.oldest_claim else '-infinity' end;
-end
-$$;
-
--- What a claim found: nothing older than `oldest_claim` is held. Once a second, and only then, it is asked whether
--- somebody keeps a snapshot from before the last hundred transactions.
 create or replace function look(moment timestamptz, is_over_dead_rows boolean, oldest_claim timestamptz) returns void
 language plpgsql volatile
 set search_path from current
@@ -33,9 +14,6 @@ declare
 begin
     select * into last from looks l order by l.number desc limit 1;
     if not is_over_dead_rows then
-        if moment between last.from_the_beginning_at and last.from_the_beginning_at + interval '1 second' then
-            return;
-        end if;
         last.from_the_beginning_at := moment;
         last.has_old_snapshot := exists (
             select from pg_stat_get_activity(null) a

@@ -14,7 +14,12 @@ language sql stable
 set search_path from current
 as $$ select hashtextextended(current_schema() || of_company::text, 0) $$;
 
--- The same, where the cell's schema is known: in many rows, a function that need not look for it is inlined.
+-- The same, where the cell's schema is known: a function that need not look for it is inlined.
+
+create or replace function cell_lock(of_cell text) returns bigint
+language sql immutable
+as $$ select hashtextextended(of_cell, 0) $$;
+
 create or replace function company_lock(of_cell text, of_company uuid) returns bigint
 language sql immutable
 as $$ select hashtextextended(of_cell || of_company::text, 0) $$;
