@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.brokers.postgres.cell import PostgresCell
+from tests.brokers.postgres.cell import TABLES, PostgresCell
 from tests.servers import DatabaseServer
 
 
@@ -29,3 +29,14 @@ def bare_cell(module_cell: PostgresCell) -> PostgresCell:
     """An empty cell without a broker, for the verbs by bare SQL."""
     module_cell.clear()
     return module_cell
+
+
+@pytest.fixture
+def new_cell(postgres_server: DatabaseServer, template_database: str) -> Iterator[PostgresCell]:
+    """A cell without a broker whose statistics are nobody's but the test's."""
+    with postgres_server.database(template=template_database) as url:
+        cell = PostgresCell(url)
+        for table in TABLES.split(", "):
+            cell.connection.execute(f"alter table {table} set (autovacuum_enabled = off)".encode())
+        yield cell
+        cell.connection.close()

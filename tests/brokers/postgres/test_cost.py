@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -11,25 +11,10 @@ import pytest
 
 from taketurns.storage.database import Row
 from tests.brokers.postgres.cell import WORKER, PostgresCell, connect
-from tests.servers import DatabaseServer
 
 Fill = Callable[[PostgresCell], None]
 
-TABLES = (
-    "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, task_events, looks"
-)
 FLAT = 1.5
-
-
-@pytest.fixture
-def new_cell(postgres_server: DatabaseServer, template_database: str) -> Iterator[PostgresCell]:
-    """A cell whose statistics are nobody's but the test's."""
-    with postgres_server.database(template=template_database) as url:
-        cell = PostgresCell(url)
-        for table in TABLES.split(", "):
-            cell.connection.execute(f"alter table {table} set (autovacuum_enabled = off)".encode())
-        yield cell
-        cell.connection.close()
 
 
 def pages(cell: PostgresCell, batch: int, *, on: psycopg.Connection[Row] | None = None) -> float:

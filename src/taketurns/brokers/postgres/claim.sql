@@ -117,7 +117,10 @@ begin
     into holders, holdings, oldest_claim, hands_in_all, total_weight
     from (
         select p.company_id, count(*)::integer as hands, min(p.claimed_at) as oldest_claim
-        from processing_tasks p where p.claimed_at >= oldest_claim
+        from (
+            select p.company_id, p.claimed_at from processing_tasks p where p.claimed_at >= oldest_claim
+            order by p.claimed_at offset 0
+        ) p
         group by p.company_id
     ) h
     left join lateral (select c.weight from companies c where c.id = h.company_id offset 0) c on true;
