@@ -57,6 +57,13 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
+def taketurns_database_url(postgres_server: DatabaseServer) -> Iterator[str]:
+    """Where the package's own pytest plugin makes its schema: one database for a process of tests."""
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def run_name() -> str:
     """What tells this run from others on the same machine and the same server."""
     return os.environ[_RUN]

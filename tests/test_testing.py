@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +11,6 @@ from psycopg.rows import tuple_row
 
 from taketurns import Context, Fail, Retry, Status, Taketurns, UnknownCompany
 from taketurns.testing.engine import Engine
-from tests.servers import DatabaseServer
 
 pytest_plugins = ["pytester"]
 
@@ -40,12 +38,6 @@ async def later(ctx: Context) -> int:
 async def follow_up(ctx: Context, depth: int) -> None:
     if depth:
         await follow_up.enqueue(ctx.company_id, depth=depth - 1)
-
-
-@pytest.fixture(scope="session")
-def taketurns_database_url(postgres_server: DatabaseServer) -> Iterator[str]:
-    with postgres_server.database() as url:
-        yield url
 
 
 async def test_tasks_run_when_the_test_says_so(taketurns: Engine) -> None:

@@ -133,6 +133,8 @@ class Claiming:
         worker_id = self._lease.worker_id
         if worker_id is None or room < 1:
             return 0
+        if self._hands.concurrency == 1:
+            await self._settle_first()
         self._prospects.has_work = False
         try:
             count = await self._claim(worker_id, room)
@@ -143,6 +145,12 @@ class Claiming:
         if count == room:
             self._prospects.work_may_wait()
         return count
+
+    async def _settle_first(self) -> None:
+        """What ended counts as held until it is settled, and with a single hand that costs its company the turn."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_seconds):
+                await self._settler.flush()
 
     async def _claim(self, worker_id: UUID, room: int) -> int:
         async with self._under_way:

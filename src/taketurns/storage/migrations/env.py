@@ -19,6 +19,7 @@ lock_timeout = config.attributes.get("lock_timeout", LOCK_TIMEOUT)
 
 def run(connection: Connection) -> None:
     cell.refuse_old_server(connection)
+    connection.execute(text("select pg_advisory_lock(hashtextextended(:name, 0))"), {"name": f"migrations of {schema}"})
     quoted = connection.dialect.identifier_preparer.quote(schema)
     connection.execute(text(f"create schema if not exists {quoted}"))
     connection.execute(text(f"set search_path to {quoted}"))
@@ -33,6 +34,7 @@ def run(connection: Connection) -> None:
     )
     with context.begin_transaction():
         context.run_migrations()
+    connection.execute(text("select pg_advisory_unlock_all()"))
 
 
 def run_offline() -> None:
