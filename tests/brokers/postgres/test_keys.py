@@ -45,7 +45,7 @@ def test_a_second_request_waits_for_the_first_to_end(cell: PostgresCell, ends: s
 
 # Fault 030.
 def test_a_connection_that_is_cut_leaves_no_key_behind(cell: PostgresCell) -> None:
-    keys = [f"k{place}" for place in range(200)]
+    keys = [f"k{place}" for place in range(2_000)]
 
     def submit_all(connection: psycopg.Connection[Row]) -> None:
         with suppress(psycopg.OperationalError):
@@ -58,10 +58,10 @@ def test_a_connection_that_is_cut_leaves_no_key_behind(cell: PostgresCell) -> No
         cell.rows("select pg_terminate_backend(%s, 10000)", cut.info.backend_pid)
         lost.result()
     stored = cell.rows("select count(*) from tasks")[0][0]
-    assert stored == cell.rows("select count(*) from idempotency_keys")[0][0] < 200
+    assert stored == cell.rows("select count(*) from idempotency_keys")[0][0] < 2_000
     outcomes = [submit_keyed(cell.connection, key) for key in keys]
     assert outcomes.count("replayed") == stored
-    assert cell.rows("select count(*) from tasks") == [(200,)]
+    assert cell.rows("select count(*) from tasks") == [(2_000,)]
 
 
 # Fault 027.
