@@ -15,16 +15,20 @@ import psycopg
 
 from taketurns.storage.embedded import PostgresServer
 
+_MEGABYTE = 1024 * 1024
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEGABYTE
+
 SETTINGS: Final[Mapping[str, str]] = {
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
-    "shared_buffers": "1GB",
+    "shared_buffers": f"{min(_MEMORY // 4, 4096)}MB",
     "max_wal_size": "8GB",
     "max_connections": "100",
     "jit": "on",
 }
-"""JIT is on, as PostgreSQL ships; claims switch it off for themselves, and so does the LATERAL one."""
+"""A quarter of the memory, as is usual. JIT is on, as PostgreSQL ships; claims switch it off for themselves, and so
+does the LATERAL one."""
 
 
 @contextmanager

@@ -55,12 +55,13 @@ USUAL_INDEX: LiteralString = "create index tasks_company_id_created_at_idx on us
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is seeded. Weights are from 1 to `heaviest`, at random."""
+    """What is seeded. Weights are from 1 to `heaviest`, at random; `flood` is the part that the first company has."""
 
     tasks: int
     companies: int
     heaviest: int = 1
     seed: int = SEED
+    flood: float = FLOOD
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def tasks_of(backlog: Backlog, *, now: datetime) -> Iterator[SeededTask]:
     chance = random.Random(f"{backlog.seed} tasks")
     flooder, *others = [company_id for company_id, _, _ in companies_of(backlog)]
     for place in range(backlog.tasks):
-        company_id = flooder if not others or chance.random() < FLOOD else chance.choice(others)
+        company_id = flooder if not others or chance.random() < backlog.flood else chance.choice(others)
         created_at = now - timedelta(milliseconds=backlog.tasks - place)
         is_delayed = chance.random() < DELAYED
         run_after = now + timedelta(seconds=chance.randint(1, 30) * 86_400) if is_delayed else created_at
