@@ -95,9 +95,9 @@ declare
     idle_companies uuid[];
     idle_places numeric[];
     pass_companies uuid[];
-    pass_tasks pending_tasks[];
+    pass_tasks uuid[];
     taken_companies uuid[] := '{}';
-    taken_tasks pending_tasks[] := '{}';
+    taken_tasks uuid[] := '{}';
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'claim must run in a read committed transaction of its own'
@@ -260,7 +260,7 @@ begin
 
                 -- Their head tasks change hands; the places of those served move on, and the rotation's.
                 with head as materialized (
-                    select p.row_id, p.task_id, p.priority, p.run_after, p.turn,
+                    select c.row_id as turn_row, p.row_id, p.task_id, p.priority, p.run_after, p.turn,
                         case when p.turn = 1 then c.place
                             else turn_place(greatest(c.place, reached), c.weight, p.turn - 1) end as turn_place
                     from unnest(chosen_rows, chosen_companies, chosen_turns, chosen_places, chosen_weights)
@@ -303,7 +303,7 @@ begin
                     limit free
                 ), taken as (
                     delete from pending_tasks p where p.ctid = any (array(select h.row_id from head h))
-                    returning p.*, p as task
+                    returning p.*
                 ), moved as (
                     insert into processing_tasks (company_id, task_id, queue, priority, run_after, type, retry_count,
                         rescue_count, event_number, worker_id, claim_token, claimed_at)
@@ -311,7 +311,7 @@ begin
                         t.rescue_count, t.event_number + 1, for_worker, with_token, moment
                     from taken t
                 ), turn as materialized (
-                    select t.company_id, t.task_id, t.task, h.turn, h.turn_place, h.priority, h.run_after
+                    select t.company_id, t.task_id, h.turn_row, h.turn, h.turn_place, h.priority, h.run_after
                     from taken t join head h on h.task_id = t.task_id
                 ), served as materialized (
                     select c.row_id, c.company_id, c.weight, coalesce(s.turns, 0) as turns, s.furthest,
@@ -336,7 +336,7 @@ begin
                 )
                 select
                     (select coalesce(array_agg(t.company_id order by t.turn_place, t.company_id), '{}') from turn t),
-                    (select coalesce(array_agg(t.task order by t.turn_place, t.company_id), '{}') from turn t),
+                    (select coalesce(array_agg(t.task_id order by t.turn_place, t.company_id), '{}') from turn t),
                     greatest(reached, max(s.furthest),
                         max(s.next_place) filter (where s.is_idle and lifted and free > (select count(*) from turn)
                             and s.next_place <= coalesce(behind_place, s.next_place))),
@@ -352,18 +352,16 @@ begin
                 passed_over := 0;
                 look := least(64, case when pass_tasks = '{}' then look * 2
                     else ceil((select sum(c) from unnest(chosen_turns) c)::numeric / cardinality(pass_tasks)) end);
-                if free > 0 then
-                    select array_agg(h.company_id), array_agg(h.hands) into holders, holdings
+                select array_agg(h.company_id), array_agg(h.hands) into holders, holdings
+                from (
+                    select h.company_id, sum(h.hands)::integer as hands
                     from (
-                        select h.company_id, sum(h.hands)::integer as hands
-                        from (
-                            select * from unnest(holders, holdings)
-                            union all
-                            select c.company_id, 1 from unnest(pass_companies) as c(company_id)
-                        ) as h(company_id, hands)
-                        group by h.company_id
-                    ) h;
-                end if;
+                        select * from unnest(holders, holdings)
+                        union all
+                        select c.company_id, 1 from unnest(pass_companies) as c(company_id)
+                    ) as h(company_id, hands)
+                    group by h.company_id
+                ) h;
 
                 -- Who has no work, or may not have it done, keeps its place until the rotation has passed it, and
                 -- then leaves the walk; see company_lock.
@@ -409,18 +407,20 @@ begin
     end if;
 
     return query
-    select t.company_id, t.id, t.type, t.queue, t.priority, o.run_after, o.retry_count, o.rescue_count,
-        o.event_number + 1, moment, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at,
+    select t.company_id, t.id, t.type, t.queue, t.priority, p.run_after, p.retry_count, p.rescue_count,
+        p.event_number, p.claimed_at, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at,
         t.traceparent
-    from unnest(taken_tasks) with ordinality o
+    from unnest(taken_companies, taken_tasks) with ordinality as o(company_id, task_id, turn)
+    cross join lateral (
+        select * from processing_tasks p where p.company_id = o.company_id and p.task_id = o.task_id offset 0) p
     cross join lateral (select * from tasks t where t.company_id = o.company_id and t.id = o.task_id offset 0) t
-    order by o.ordinality;
+    order by o.turn;
 
     -- A task whose record was removed by hand is nobody's to do, and holds no hand.
     get diagnostics free = row_count;
     if free < cardinality(taken_tasks) then
         delete from processing_tasks p
-        using unnest(taken_tasks) o
+        using unnest(taken_companies, taken_tasks) as o(company_id, task_id)
         where p.company_id = o.company_id and p.task_id = o.task_id
             and not exists (select from tasks t where t.company_id = p.company_id and t.id = p.task_id);
     end if;
