@@ -168,7 +168,7 @@ async def test_what_failed_for_the_database_can_be_repeated(  # faults 030, 031
             for _ in range(20):
                 await connection.execute(
                     "select pg_terminate_backend(pid) from pg_stat_activity"
-                    " where pid <> pg_backend_pid() and query like '%enqueue%'"
+                    " where datname = current_database() and pid <> pg_backend_pid() and query like '%enqueue%'"
                 )
 
     answers, _ = await asyncio.gather(asyncio.gather(*(post(client, f"k{n}") for n in range(100))), interrupt())
