@@ -8,7 +8,7 @@ the cell's schema when a statement is sent, and time limits are kept by the clie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, LiteralString
 
@@ -146,8 +146,3 @@ def compile_statement(schema: str, statement: Executable) -> tuple[str, dict[str
         compile_kwargs={"render_postcompile": True},
     )
     return str(compiled), dict(compiled.params)
-
-
-def first(rows: Sequence[Row]) -> Row | None:
-    """The first row, if there is one."""
-    return rows[0] if rows else None
