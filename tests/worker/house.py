@@ -159,7 +159,7 @@ class House:
     def worker(self, registry: Registry, *, broker: Broker | None = None, **options: Any) -> Worker:
         """A worker in this process, that would not end it."""
         given = {**QUICK, "end_process": None, **options}
-        return Worker(broker=broker or self.broker, database=self.database, registry=registry, **given)
+        return Worker(broker=broker or self.broker, registry=registry, **given)
 
     @contextlib.asynccontextmanager
     async def working(

@@ -16,7 +16,7 @@ async def serve(options: dict[str, Any]) -> None:
     database = Database(os.environ[URL], pool_size=4)
     await database.open()
     broker = PostgresBroker(database)
-    await process.work_until_told(Worker(broker=broker, database=database, registry=registry, **options))
+    await process.work_until_told(Worker(broker=broker, registry=registry, **options))
     await broker.notifier.flush()
     await database.close()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from taketurns.brokers.postgres import PostgresBroker
 from taketurns.engine.errors import Fail, Retry, Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask, PassReport
@@ -20,9 +21,7 @@ def registry() -> Registry:
 
 
 async def a_pass(house: House, registry: Registry, *, limit: int = 100, concurrency: int = 16) -> PassReport:
-    return await run_pass(
-        broker=house.broker, database=house.database, registry=registry, limit=limit, concurrency=concurrency
-    )
+    return await run_pass(broker=house.broker, registry=registry, limit=limit, concurrency=concurrency)
 
 
 async def test_a_pass_says_what_it_did(house: House, registry: Registry) -> None:
@@ -87,9 +86,9 @@ async def test_a_pass_without_a_database_is_refused(
     house: House, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taketurns.worker.worker.PASS_LEASE_SECONDS", 0.2)
-    nowhere = Database("postgresql://nobody@127.0.0.1:1/none")
+    nowhere = PostgresBroker(Database("postgresql://nobody@127.0.0.1:1/none"))
     with pytest.raises(Unavailable, match="lease"):
-        await run_pass(broker=house.broker, database=nowhere, registry=registry)
+        await run_pass(broker=nowhere, registry=registry)
 
 
 async def test_a_pass_that_is_cancelled_releases_what_it_holds(house: House, registry: Registry) -> None:
@@ -161,7 +160,7 @@ async def test_a_pass_that_is_cancelled_in_mid_claim_releases_what_was_claimed(
 ) -> None:
     tasks = await house.add("work", count=3)
     broker = Stuck(house.broker)
-    passing = asyncio.create_task(run_pass(broker=broker, database=house.database, registry=registry))
+    passing = asyncio.create_task(run_pass(broker=broker, registry=registry))
     await eventually(broker.has_claimed.is_set)
     passing.cancel()
     with pytest.raises(asyncio.CancelledError):

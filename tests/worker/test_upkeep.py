@@ -90,9 +90,7 @@ async def lost_worker(house: House, *, with_lease: bool = True) -> UUID:
 
 def rescue(house: House, clock: list[float]) -> Rescue:
     lease = house.worker(Registry()).lease
-    return Rescue(
-        house.broker, house.database, lease=lease, stale_after_seconds=15, max_rescues=3, clock=lambda: clock[0]
-    )
+    return Rescue(house.broker, lease=lease, stale_after_seconds=15, max_rescues=3, clock=lambda: clock[0])
 
 
 @pytest.mark.parametrize("with_lease", [True, False])

@@ -45,7 +45,6 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
     async def process_pass(*, limit: int | None = None) -> PassReport:
         return await run_pass(
             broker=broker,
-            database=broker.database,
             registry=registry,
             queues=settings.queues,
             limit=limit or PASS_TASKS,

@@ -26,7 +26,6 @@ async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[
     try:
         yield Worker(
             broker=broker,
-            database=broker.database,
             registry=registry,
             queues=settings.queues,
             concurrency=settings.concurrency,

@@ -5,12 +5,13 @@ Times come from the broker's own clock; `at` stands in for it, so that tests can
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
+from taketurns.engine.lease import LeaseLine
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 
 
@@ -62,6 +63,21 @@ class Broker(Protocol):
 
         `watched_beat` None: its lease is missing altogether.
         """
+        ...
+
+    def lease_line(self, *, patience_seconds: float) -> LeaseLine:
+        """Open a line for a lease, which notices within so long that its peer is dead; from any thread.
+
+        Raises Unavailable.
+        """
+        ...
+
+    async def beats(self) -> Mapping[UUID, int | None]:
+        """How often each lease has been beaten; None for a worker that holds tasks and has no lease."""
+        ...
+
+    async def held(self, worker_id: UUID) -> Sequence[ClaimedTask]:
+        """What a worker holds, each told as far as it takes to release it or to report on it."""
         ...
 
     async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:

@@ -88,7 +88,6 @@ class Engine:
             while queues := [queue for (queue,) in await broker.database.fetch(_queues_with_work(self.now()))]:
                 report = await run_pass(
                     broker=clocked,
-                    database=broker.database,
                     registry=registry,
                     queues=queues,
                     limit=DRAIN_MOST,

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, select
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
 from taketurns.engine.task import ClaimedTask, Outcome, Report
-from taketurns.storage.database import Database
-from taketurns.storage.models import ProcessingTask
 from taketurns.telemetry import Event
 from taketurns.worker.hands import Hands
 from taketurns.worker.lease import Lease
@@ -35,7 +31,6 @@ class Audit:
     def __init__(
         self,
         broker: Broker,
-        database: Database,
         *,
         lease: Lease,
         no_claims: asyncio.Lock,
@@ -44,7 +39,6 @@ class Audit:
         every_seconds: float,
     ) -> None:
         self._broker = broker
-        self._database = database
         self._lease = lease
         self._no_claims = no_claims
         self._hands = hands
@@ -66,9 +60,9 @@ class Audit:
         async with self._no_claims:
             running, waiting = set(self._hands.running), list(self._hands.waiting)
             busy = _claims(self._hands.tasks()) | _claims(self._settler.tasks())
-            rows = await self._database.fetch(_rows_of(self._lease.worker_id))
+            rows = await self._broker.held(self._lease.worker_id)
             busy |= _claims(self._settler.tasks())
-        held = {_claim(task): task for task in map(_task, rows)}
+        held = {_claim(task): task for task in rows}
         self._hands.forget(
             [attempt for attempt in running & self._hands.running if _claim(attempt.task) not in held],
             [task for task in waiting if task in self._hands.waiting and _claim(task) not in held],
@@ -93,38 +87,3 @@ def _claim(task: ClaimedTask) -> Claim:
 
 def _claims(tasks: Iterable[ClaimedTask]) -> set[Claim]:
     return {_claim(task) for task in tasks}
-
-
-_PLACE = (
-    "company_id",
-    "task_id",
-    "type",
-    "queue",
-    "priority",
-    "retry_count",
-    "rescue_count",
-    "event_number",
-    "claimed_at",
-    "claim_token",
-)
-
-
-def _rows_of(worker_id: UUID) -> Select[Any]:
-    columns = (getattr(ProcessingTask, name) for name in _PLACE)
-    return select(*columns).where(ProcessingTask.worker_id == worker_id)
-
-
-def _task(row: tuple[Any, ...]) -> ClaimedTask:
-    """As much of the task as it takes to release it."""
-    place = dict(zip(_PLACE, row, strict=True))
-    moment = place["claimed_at"]
-    return ClaimedTask(
-        **place,
-        run_after=moment,
-        payload="{}",
-        max_retries=0,
-        timeout_seconds=None,
-        request_id=None,
-        created_at=moment,
-        traceparent=None,
-    )

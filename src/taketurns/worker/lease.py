@@ -14,28 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime
 from enum import Enum, auto
-from importlib import metadata
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-import psycopg
-from psycopg.types.json import Jsonb
-from sqlalchemy import Executable, delete, func, insert, or_, select, update
-from sqlalchemy.dialects import postgresql
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
-from taketurns.engine.errors import ConfigurationError
-from taketurns.engine.registry import TaskType
-from taketurns.storage import models
-from taketurns.storage.database import compile_statement, conninfo
+from taketurns.engine.broker import Broker
+from taketurns.engine.errors import ConfigurationError, Unavailable
+from taketurns.engine.lease import Holder, LeaseLine
 from taketurns.storage.ids import new_id
 from taketurns.telemetry import Event
 from taketurns.worker.rounds import AFTER_FAILURE
@@ -43,33 +35,6 @@ from taketurns.worker.rounds import AFTER_FAILURE
 LOST_AFTER: Final = 2 / 3
 ENDS_AFTER: Final = 5 / 6
 EXIT_CODE: Final = 70
-
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who holds the lease, as others see it."""
-
-    queues: Sequence[str]
-    types: Sequence[TaskType]
-    concurrency: int
-    name: str = ""
-
-    @property
-    def full_name(self) -> str:
-        return self.name or f"{socket.gethostname()}:{os.getpid()}"
-
-    def row(self, worker_id: UUID) -> dict[str, object]:
-        return {
-            "id": worker_id,
-            "name": self.full_name,
-            "host": socket.gethostname(),
-            "version": metadata.version("taketurns"),
-            "queues": list(self.queues),
-            "types": sorted(type.name for type in self.types),
-            "concurrency": self.concurrency,
-        }
 
 
 class State(Enum):
@@ -87,9 +52,8 @@ class Lease:
 
     def __init__(
         self,
+        broker: Broker,
         *,
-        url: str,
-        schema: str,
         holder: Holder,
         beat_seconds: float,
         stale_after_seconds: float,
@@ -106,8 +70,7 @@ class Lease:
         self.published_types: frozenset[str] = frozenset()
         self.last_claim_at: float | None = None
         self.beat_sent_at = time.monotonic()
-        self._url = url
-        self._schema = schema
+        self._broker = broker
         self._holder = holder
         self._beat_seconds = beat_seconds
         self._stale_after_seconds = stale_after_seconds
@@ -116,7 +79,7 @@ class Lease:
         self._end_process = end_process
         self._state = State.ABSENT
         self._ends_at = 0.0
-        self._database_offset: float | None = None
+        self._clock_offset: float | None = None
         self._lock = threading.Lock()
         self._beat_early = threading.Event()
         self._look_early = threading.Event()
@@ -165,10 +128,10 @@ class Lease:
         return time.monotonic() - self.beat_sent_at
 
     def seconds_until(self, moment: datetime) -> float | None:
-        """Seconds until a moment of the database's clock; None before the first beat (fault 075)."""
-        if self._database_offset is None:
+        """Seconds until a moment of the broker's clock; None before the first beat (fault 075)."""
+        if self._clock_offset is None:
             return None
-        return moment.timestamp() - (time.monotonic() + self._database_offset)
+        return moment.timestamp() - (time.monotonic() + self._clock_offset)
 
     def _is_closed(self) -> bool:
         return self._state is State.CLOSED
@@ -176,63 +139,45 @@ class Lease:
     # The thread that beats.
 
     def _keep_beating(self) -> None:
-        connection: Connection | None = None
+        line: LeaseLine | None = None
         failures = 0
         while not self._is_closed():
             self._beat_early.clear()
             try:
-                if connection is None:
-                    connection = self._connect()
-                self._round(connection)
+                if line is None:
+                    line = self._open_line()
+                self._round(line)
                 failures, pause = 0, self._beat_seconds
-            except (psycopg.Error, OSError) as error:
-                self._log.warning(Event.LEASE_UNREACHABLE, error=str(error).strip().partition("\n")[0])
-                _close(connection)
-                connection = None
+            except Unavailable as error:
+                self._log.warning(Event.LEASE_UNREACHABLE, error=str(error))
+                if line is not None:
+                    line.close()
+                line = None
                 pause = min(AFTER_FAILURE.delay(failures), self._beat_seconds)
                 failures += 1
             if not self._is_closed():
                 self._beat_early.wait(pause)
-        self._remove(connection)
+        self._remove(line)
 
-    def _round(self, connection: Connection) -> None:
+    def _open_line(self) -> LeaseLine:
+        """A dead peer must be noticed in less time than a lease lasts."""
+        return self._broker.lease_line(patience_seconds=max(self._stale_after_seconds / 2, 2.0))
+
+    def _round(self, line: LeaseLine) -> None:
         match self._state:
             case State.ABSENT:
-                self._register(connection)
+                self._register(line)
             case State.HELD:
-                self._beat(connection)
+                self._beat(line)
             case State.LOST | State.CLOSED:
                 pass
 
-    def _connect(self) -> Connection:
-        """A dead peer must be noticed in less time than a lease lasts."""
-        half = max(self._stale_after_seconds / 2, 2.0)
-        return psycopg.connect(
-            conninfo(self._url),
-            autocommit=True,
-            application_name="taketurns-lease",
-            prepare_threshold=None,
-            connect_timeout=int(half),
-            keepalives_idle=int(half),
-            keepalives_interval=1,
-            keepalives_count=3,
-            tcp_user_timeout=int(half * 1000),
-        )
-
-    def _register(self, connection: Connection) -> None:
+    def _register(self, line: LeaseLine) -> None:
         """Also leaves no row of an id that this worker had before: nothing is under way under it."""
-        former, worker_id = self.worker_id, new_id()
-        now = func.clock_timestamp()
+        worker_id = new_id()
         sent_at = time.monotonic()
-        with connection.transaction():
-            self._execute(
-                connection, insert(models.Worker).values(**self._holder.row(worker_id), started_at=now, beat_at=now)
-            )
-            if former is not None:
-                self._execute(connection, delete(models.Worker).where(models.Worker.id == former))
-            if self._holder.types:
-                self._execute(connection, _publication(self._holder.types))
-        self.published_types = self._read_types(connection)
+        beat = line.take(worker_id, self._holder, former=self.worker_id)
+        self.published_types = beat.published_types
         with self._lock:
             self.worker_id = worker_id
             if self._state is not State.ABSENT:  # closed meanwhile: the row is removed
@@ -242,34 +187,30 @@ class Lease:
         self._log.debug(Event.LEASE_TAKEN, worker_id=str(worker_id))
         self._call(self._tell_taken)
 
-    def _beat(self, connection: Connection) -> None:
+    def _beat(self, line: LeaseLine) -> None:
+        if self.worker_id is None:
+            return
         sent_at = time.monotonic()
-        rows = self._execute(connection, _beat_statement(self.worker_id, self.last_claim_at)).fetchall()
-        if not rows:
+        ago = None if self.last_claim_at is None else sent_at - self.last_claim_at
+        beat = line.beat(self.worker_id, seconds_since_claim=ago)
+        if beat is None:
             self._lose("others have taken its work")
             return
         with self._lock:
             if self._state is State.HELD:
                 self.beat_sent_at = sent_at
-        self._database_offset = rows[0][0].timestamp() - time.monotonic()
-        self.published_types = self._read_types(connection)
+        self._clock_offset = beat.at.timestamp() - time.monotonic()
+        self.published_types = beat.published_types
 
-    def _read_types(self, connection: Connection) -> frozenset[str]:
-        return frozenset(name for (name,) in self._execute(connection, select(models.TaskType.name)))
-
-    def _remove(self, connection: Connection | None) -> None:
-        if self.worker_id is None:
-            return
-        try:
-            connection = connection or self._connect()
-            self._execute(connection, delete(models.Worker).where(models.Worker.id == self.worker_id))
-        except (psycopg.Error, OSError) as error:  # it goes stale by itself
-            self._log.warning(Event.LEASE_UNREACHABLE, error=str(error).strip().partition("\n")[0])
-        _close(connection)
-
-    def _execute(self, connection: Connection, statement: Executable) -> psycopg.Cursor[tuple[Any, ...]]:
-        query, parameters = compile_statement(self._schema, statement)
-        return connection.execute(query.encode(), parameters)
+    def _remove(self, line: LeaseLine | None) -> None:
+        if self.worker_id is not None:
+            try:
+                line = line or self._open_line()
+                line.remove(self.worker_id)
+            except Unavailable as error:  # it goes stale by itself
+                self._log.warning(Event.LEASE_UNREACHABLE, error=str(error))
+        if line is not None:
+            line.close()
 
     # The thread that looks at the clock.
 
@@ -337,42 +278,3 @@ class Lease:
     def _join(self) -> None:
         for thread in self._threads:
             thread.join(timeout=self._stale_after_seconds)
-
-
-def _publication(types: Sequence[TaskType]) -> Executable:
-    """In order of name, so that workers that start together lock in one order; what is the same is left alone."""
-    table = models.TaskType
-    statement = postgresql.insert(table).values(
-        [
-            {
-                "name": type.name,
-                "payload_schema": Jsonb(type.payload_schema),
-                "queue": type.queue,
-                "priority": type.priority,
-                "max_retries": type.max_retries,
-                "timeout_seconds": type.timeout_seconds,
-                "published_at": func.clock_timestamp(),
-            }
-            for type in sorted(types, key=lambda type: type.name)
-        ]
-    )
-    told = ("payload_schema", "queue", "priority", "max_retries", "timeout_seconds")
-    return statement.on_conflict_do_update(
-        index_elements=["name"],
-        set_={name: statement.excluded[name] for name in (*told, "published_at")},
-        where=or_(*(getattr(table, name).is_distinct_from(statement.excluded[name]) for name in told)),
-    )
-
-
-def _beat_statement(worker_id: UUID | None, last_claim_at: float | None) -> Executable:
-    table = models.Worker
-    changes: dict[str, object] = {"beat": table.beat + 1, "beat_at": func.clock_timestamp()}
-    if last_claim_at is not None:
-        ago = func.make_interval(0, 0, 0, 0, 0, 0, time.monotonic() - last_claim_at)
-        changes["last_claim_at"] = func.clock_timestamp() - ago
-    return update(table).where(table.id == worker_id).values(changes).returning(func.clock_timestamp())
-
-
-def _close(connection: Connection | None) -> None:
-    if connection is not None:
-        connection.close()

@@ -13,13 +13,10 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Integer, null, select, union_all
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
-from taketurns.storage.database import Database
-from taketurns.storage.models import ProcessingTask, Worker
 from taketurns.telemetry import Event
 from taketurns.worker.lease import Lease
 
@@ -62,7 +59,6 @@ class Rescue:
     def __init__(
         self,
         broker: Broker,
-        database: Database,
         *,
         lease: Lease,
         stale_after_seconds: float,
@@ -70,7 +66,6 @@ class Rescue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
-        self._database = database
         self._lease = lease
         self._max_rescues = max_rescues
         self._clock = clock
@@ -79,7 +74,8 @@ class Rescue:
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
     async def step(self) -> float:
-        beats = {worker: beat for worker, beat in await self._database.fetch(_BEATS) if worker != self._lease.worker_id}
+        beats = await self._broker.beats()
+        beats = {worker: beat for worker, beat in beats.items() if worker != self._lease.worker_id}
         for worker, beat in self._watch.look(beats, now=self._clock()):
             rescued = await self._broker.rescue(worker, watched_beat=beat, max_rescues=self._max_rescues)
             failed = sum(task.failed for task in rescued)
@@ -87,14 +83,6 @@ class Rescue:
             telemetry.TASKS_RESCUED.labels("failed").inc(failed)
             self._log.warning(Event.WORKER_RESCUED, worker_id=str(worker), tasks=len(rescued), failed=failed)
         return self._every_seconds
-
-
-_BEATS = union_all(
-    select(Worker.id, Worker.beat),
-    select(ProcessingTask.worker_id, null().cast(Integer))
-    .where(~select(Worker.id).where(Worker.id == ProcessingTask.worker_id).exists())
-    .distinct(),
-)
 
 
 class Promote:

@@ -16,16 +16,16 @@ from structlog.typing import FilteringBoundLogger
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import Unavailable
+from taketurns.engine.lease import Holder
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Outcome, PassReport
 from taketurns.execution import Executor
-from taketurns.storage.database import Database
 from taketurns.telemetry import Event, SeriesByType
 from taketurns.worker import metrics
 from taketurns.worker.audit import Audit
 from taketurns.worker.claiming import Claiming, Prospects
 from taketurns.worker.hands import Hands
-from taketurns.worker.lease import Holder, Lease
+from taketurns.worker.lease import Lease
 from taketurns.worker.listening import Listening
 from taketurns.worker.rounds import Duty, end, keep, signal_within, to_the_end
 from taketurns.worker.settling import Settler
@@ -48,7 +48,6 @@ class Worker:
         self,
         *,
         broker: Broker,
-        database: Database,
         registry: Registry,
         queues: Sequence[str] = ("default",),
         concurrency: int = 16,
@@ -82,8 +81,7 @@ class Worker:
         }
         self.executor = Executor(registry, threads=concurrency)
         self.lease = Lease(
-            url=database.url,
-            schema=database.schema,
+            broker,
             holder=holder,
             beat_seconds=beat_seconds,
             stale_after_seconds=stale_after_seconds,
@@ -106,7 +104,6 @@ class Worker:
         under_way = asyncio.Lock()
         self._audit = Audit(
             broker,
-            database,
             lease=self.lease,
             no_claims=under_way,
             hands=self.hands,
@@ -130,7 +127,6 @@ class Worker:
         self._upkeep: tuple[Duty, ...] = (
             Rescue(
                 broker,
-                database,
                 lease=self.lease,
                 stale_after_seconds=stale_after_seconds,
                 max_rescues=max_rescues,
@@ -292,7 +288,6 @@ class Worker:
 async def run_pass(
     *,
     broker: Broker,
-    database: Database,
     registry: Registry,
     queues: Sequence[str] = ("default",),
     limit: int = 100,
@@ -306,7 +301,6 @@ async def run_pass(
     """
     worker = Worker(
         broker=broker,
-        database=database,
         registry=registry,
         queues=queues,
         concurrency=concurrency,

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import AsyncConnection
 
-from taketurns.brokers.postgres import wakeups
+from taketurns.brokers.postgres import leases, wakeups
 from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
 from taketurns.engine.task import (
     ClaimedTask,
@@ -137,6 +137,15 @@ class PostgresBroker:
         ]
         self.notifier.announce(task.queue for task in rescued if not task.failed)
         return rescued
+
+    def lease_line(self, *, patience_seconds: float) -> leases.PostgresLease:
+        return leases.PostgresLease(self.database.url, schema=self.database.schema, patience_seconds=patience_seconds)
+
+    async def beats(self) -> dict[UUID, int | None]:
+        return dict(await self.database.fetch(leases.BEATS))
+
+    async def held(self, worker_id: UUID) -> list[ClaimedTask]:
+        return [leases.held(row) for row in await self.database.fetch(leases.held_by(worker_id))]
 
     async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:
         ((count, queues, next_due),) = await self.database.call("promote", most, at)

@@ -1,0 +1,166 @@
+"""Leases in PostgreSQL: rows of `workers`, each beaten on a connection of its own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+from importlib import metadata
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Jsonb
+from sqlalchemy import Executable, Integer, Select, delete, func, insert, null, or_, select, union_all, update
+from sqlalchemy.dialects import postgresql
+
+from taketurns.engine.errors import Unavailable
+from taketurns.engine.lease import Beat, Holder
+from taketurns.engine.registry import TaskType
+from taketurns.engine.task import ClaimedTask
+from taketurns.storage.database import Row, compile_statement, conninfo
+from taketurns.storage.models import ProcessingTask, Worker
+from taketurns.storage.models import TaskType as PublishedType
+
+BEATS = union_all(
+    select(Worker.id, Worker.beat),
+    select(ProcessingTask.worker_id, null().cast(Integer))
+    .where(~select(Worker.id).where(Worker.id == ProcessingTask.worker_id).exists())
+    .distinct(),
+)
+
+
+class PostgresLease:
+    """See taketurns.engine.lease.LeaseLine. A peer that is dead is noticed within `patience_seconds`."""
+
+    def __init__(self, url: str, *, schema: str, patience_seconds: float) -> None:
+        self._schema = schema
+        try:
+            self._connection: psycopg.Connection[Row] = psycopg.connect(
+                conninfo(url),
+                autocommit=True,
+                application_name="taketurns-lease",
+                prepare_threshold=None,
+                connect_timeout=int(patience_seconds),
+                keepalives_idle=int(patience_seconds),
+                keepalives_interval=1,
+                keepalives_count=3,
+                tcp_user_timeout=int(patience_seconds * 1000),
+            )
+        except (psycopg.Error, OSError) as error:
+            raise _unavailable(error) from error
+
+    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:
+        now = func.clock_timestamp()
+        row = {
+            "id": worker_id,
+            "name": holder.full_name,
+            "host": socket.gethostname(),
+            "version": metadata.version("taketurns"),
+            "queues": list(holder.queues),
+            "types": sorted(type.name for type in holder.types),
+            "concurrency": holder.concurrency,
+        }
+        try:
+            with self._connection.transaction():
+                self._execute(insert(Worker).values(**row, started_at=now, beat_at=now))
+                if former is not None:
+                    self._execute(delete(Worker).where(Worker.id == former))
+                if holder.types:
+                    self._execute(_publication(holder.types))
+        except (psycopg.Error, OSError) as error:
+            raise _unavailable(error) from error
+        ((at,),) = self._execute(select(func.clock_timestamp()))
+        return self._told(at)
+
+    def beat(self, worker_id: UUID, *, seconds_since_claim: float | None) -> Beat | None:
+        rows = self._execute(_beat_statement(worker_id, seconds_since_claim))
+        return self._told(rows[0][0]) if rows else None
+
+    def remove(self, worker_id: UUID) -> None:
+        self._execute(delete(Worker).where(Worker.id == worker_id))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _told(self, at: datetime) -> Beat:
+        return Beat(at, frozenset(name for (name,) in self._execute(select(PublishedType.name))))
+
+    def _execute(self, statement: Executable) -> list[Row]:
+        query, parameters = compile_statement(self._schema, statement)
+        try:
+            cursor = self._connection.execute(query.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+        except (psycopg.Error, OSError) as error:
+            raise _unavailable(error) from error
+
+
+_PLACE = (
+    "company_id",
+    "task_id",
+    "type",
+    "queue",
+    "priority",
+    "retry_count",
+    "rescue_count",
+    "event_number",
+    "claimed_at",
+    "claim_token",
+)
+
+
+def held_by(worker_id: UUID) -> Select[Any]:
+    """The rows that a worker holds; see `held`."""
+    return select(*(getattr(ProcessingTask, name) for name in _PLACE)).where(ProcessingTask.worker_id == worker_id)
+
+
+def held(row: Row) -> ClaimedTask:
+    """As much of a held task as it takes to release it, or to report on it."""
+    place = dict(zip(_PLACE, row, strict=True))
+    moment = place["claimed_at"]
+    return ClaimedTask(
+        **place,
+        run_after=moment,
+        payload="{}",
+        max_retries=0,
+        timeout_seconds=None,
+        request_id=None,
+        created_at=moment,
+        traceparent=None,
+    )
+
+
+def _publication(types: Sequence[TaskType]) -> Executable:
+    """In order of name, so that workers that start together lock in one order; what is the same is left alone."""
+    statement = postgresql.insert(PublishedType).values(
+        [
+            {
+                "name": type.name,
+                "payload_schema": Jsonb(type.payload_schema),
+                "queue": type.queue,
+                "priority": type.priority,
+                "max_retries": type.max_retries,
+                "timeout_seconds": type.timeout_seconds,
+                "published_at": func.clock_timestamp(),
+            }
+            for type in sorted(types, key=lambda type: type.name)
+        ]
+    )
+    told = ("payload_schema", "queue", "priority", "max_retries", "timeout_seconds")
+    return statement.on_conflict_do_update(
+        index_elements=["name"],
+        set_={name: statement.excluded[name] for name in (*told, "published_at")},
+        where=or_(*(getattr(PublishedType, name).is_distinct_from(statement.excluded[name]) for name in told)),
+    )
+
+
+def _beat_statement(worker_id: UUID, seconds_since_claim: float | None) -> Executable:
+    changes: dict[str, object] = {"beat": Worker.beat + 1, "beat_at": func.clock_timestamp()}
+    if seconds_since_claim is not None:
+        ago = func.make_interval(0, 0, 0, 0, 0, 0, seconds_since_claim)
+        changes["last_claim_at"] = func.clock_timestamp() - ago
+    return update(Worker).where(Worker.id == worker_id).values(changes).returning(func.clock_timestamp())
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    return Unavailable(f"the database is not reachable: {str(error).strip().partition(chr(10))[0]}")

@@ -1,0 +1,55 @@
+"""What keeps claimed tasks owned: a worker's row at its broker, which it beats on a line of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from taketurns.engine.registry import TaskType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a lease, as others see it."""
+
+    queues: Sequence[str]
+    types: Sequence[TaskType]
+    concurrency: int
+    name: str = ""
+
+    @property
+    def full_name(self) -> str:
+        return self.name or f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the broker answers to a beat: its time, and the names of the types that anybody has published."""
+
+    at: datetime
+    published_types: frozenset[str]
+
+
+class LeaseLine(Protocol):
+    """A line to the broker that serves one lease, from one thread. A line that is broken raises Unavailable."""
+
+    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:
+        """Make the row of a new lease, publish the holder's types, and remove the row of a lease it had before."""
+        ...
+
+    def beat(self, worker_id: UUID, *, seconds_since_claim: float | None) -> Beat | None:
+        """Renew the lease; None when its row is gone, for others have taken the work."""
+        ...
+
+    def remove(self, worker_id: UUID) -> None:
+        """Give the lease up."""
+        ...
+
+    def close(self) -> None:
+        """Hang up. Never raises."""
+        ...
