@@ -1,0 +1,74 @@
+"""What is asked of a broker that keeps its tasks itself, without a database behind it: jobs, as they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from taketurns.engine.broker import Broker
+from taketurns.engine.task import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A task as its broker remembers it. `payload` and `result` are JSON text; `expires_at` is when it is forgotten,
+    None until it has ended. `event_number` is that of its last move."""
+
+    company_id: UUID
+    id: UUID
+    type: str
+    queue: str
+    priority: int
+    status: Status
+    payload: str
+    result: str | None
+    error: str | None
+    retry_count: int
+    max_retries: int
+    timeout_seconds: float | None
+    run_after: datetime
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime | None
+    event_number: int
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One move of a job; the kinds are those of a task's history."""
+
+    number: int
+    kind: str
+    at: datetime
+    error: str | None = None
+    run_after: datetime | None = None
+
+
+class JobBroker(Broker, Protocol):
+    """A broker that remembers its jobs, and is told what it must know of their companies."""
+
+    async def job(self, company_id: UUID, job_id: UUID) -> Job | None:
+        """The job as it stands; None when the company has no such job, or its time is up."""
+        ...
+
+    async def job_events(self, company_id: UUID, job_id: UUID, *, after: int = 0) -> list[JobEvent] | None:
+        """The moves of a job numbered above `after`, in order; None when the company has no such job."""
+        ...
+
+    async def put_company(
+        self, company_id: UUID, *, slug: str, weight: int, max_in_flight: int | None, paused: bool
+    ) -> None:
+        """Say what is known of a company, which may then have jobs. It acts at the next claim."""
+        ...
+
+    async def forget_company(self, company_id: UUID) -> None:
+        """Drop a company with all its jobs; what is running is told when it reports."""
+        ...
+
+    async def check(self) -> list[str]:
+        """What is wrong with the way the server is set up, in sentences for an operator; raises Unavailable."""
+        ...
