@@ -32,6 +32,7 @@ from tests.brokers.cell import (
     terminal_moves,
     turns_of,
 )
+from tests.brokers.statuses import Statuses
 
 WORKER = UUID(int=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -962,5 +963,5 @@ def ends_once(kinds: Sequence[str]) -> bool:
     )
 
 
-class Contract(Submitting, TakingTurns, Finishing, Upkeep, Wandering):
+class Contract(Submitting, TakingTurns, Finishing, Upkeep, Wandering, Statuses):
     """All that a broker keeps."""
