@@ -1,8 +1,8 @@
 """A task's status, as every broker keeps it: distinct, ordered, and never a trap.
 
 A model follows each task through whatever is done to it, in whatever order, by claims that still stand and by claims
-that were lost; the broker must agree with it, in what every move answers and in what it left. Every move happens at the same moment, so that nothing
-but the numbers of events can tell which came last.
+that were lost; the broker must agree with it, in what every move answers and in what it left. Every move happens at
+the same moment, so that nothing but the numbers of events can tell which came last.
 """
 
 from __future__ import annotations
