@@ -6,6 +6,7 @@ TaketurnsError
 ├── InvalidPayload          the payload does not fit the handler's signature
 ├── InvalidOption           an option of a task is out of its bounds
 ├── IdempotencyConflict     the key was used before, for another request
+├── QuotaExceeded           the company may submit no more tasks in this period
 ├── Unavailable             PostgreSQL cannot be reached, or did not answer in time
 └── ConfigurationError      a setting or a handler's definition is wrong
 
@@ -20,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+
+from taketurns.engine.quota import Allowance, exceeded
 
 
 class TaketurnsError(Exception):
@@ -72,6 +75,25 @@ class IdempotencyConflict(TaketurnsError):
             " use a new key, or send the same request"
         )
         self.positions = tuple(positions)
+
+
+class QuotaExceeded(TaketurnsError):
+    """The company may submit no more tasks in this period: nothing was stored.
+
+    `period` is the one that is used up, the one that lasts longest if several are; it ends at `resets_at`, in
+    `retry_after` seconds. `allowances` tells of every period.
+    """
+
+    def __init__(self, allowances: Sequence[Allowance], wanted: int) -> None:
+        last = exceeded(allowances, wanted)[-1]
+        super().__init__(
+            f"the quota of {last.quota} tasks in this {last.period} has room for {last.remaining}, not for {wanted}:"
+            f" it begins anew at {last.ends_at:%Y-%m-%dT%H:%M:%SZ}"
+        )
+        self.allowances = tuple(allowances)
+        self.period = last.period
+        self.resets_at = last.ends_at
+        self.retry_after = last.seconds_left
 
 
 class Unavailable(TaketurnsError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -14,7 +15,8 @@ from taketurns.engine.task import Status
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A task as its broker remembers it. `payload` and `result` are JSON text; `expires_at` is when it is forgotten,
-    None until it has ended. `event_number` is that of its last move."""
+    None until it has ended. `event_number` is that of its last move. `reserved_at` names the periods whose quotas it
+    was reserved from; None when its company has none."""
 
     company_id: UUID
     id: UUID
@@ -35,6 +37,15 @@ class Job:
     expires_at: datetime | None
     event_number: int
     request_id: str | None
+    reserved_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """Which job of which company."""
+
+    company_id: UUID
+    job_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,15 @@ class JobBroker(Broker, Protocol):
 
     async def forget_company(self, company_id: UUID) -> None:
         """Drop a company with all its jobs; what is running is told when it reports."""
+        ...
+
+    async def due_refunds(self, *, most: int = 1_000) -> list[JobName]:
+        """Jobs that failed, or were cancelled before they started, and whose quota was not given back yet, oldest
+        first. They are named until `drop_refunds`."""
+        ...
+
+    async def drop_refunds(self, jobs: Sequence[JobName]) -> None:
+        """Name these no more: their quota was given back."""
         ...
 
     async def check(self) -> list[str]:

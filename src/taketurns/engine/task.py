@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from taketurns.engine import limits
+from taketurns.engine.quota import Allowance
 
 
 class Status(StrEnum):
@@ -50,7 +51,10 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
     """A task as it is submitted. `payload` is JSON text that PostgreSQL takes; at most one of `run_after` and
-    `delay_seconds` is set, and neither means at once. `fingerprint` goes with `idempotency_key`."""
+    `delay_seconds` is set, and neither means at once. `fingerprint` goes with `idempotency_key`.
+
+    `task_id` is for those who must know it before the broker answers. `reserved_at` says that a quota was reserved for
+    it then; a broker that reserves by itself takes no notice of it."""
 
     type: str
     payload: str
@@ -62,13 +66,16 @@ class NewTask:
     timeout_seconds: float | None = None
     idempotency_key: str | None = None
     fingerprint: bytes | None = None
+    task_id: UUID | None = None
+    reserved_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
     """What became of one submitted task; `position` is its place in the request, from 0.
 
-    `status`, `run_after` and `created_at` are those of a new task, and None for a replayed one.
+    `status`, `run_after` and `created_at` are those of a new task, and None for a replayed one. `allowances` says what
+    the request left of its company's quotas; empty where it reserved none.
     """
 
     position: int
@@ -78,6 +85,7 @@ class Enqueued:
     status: Status | None
     run_after: datetime | None
     created_at: datetime | None
+    allowances: tuple[Allowance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
