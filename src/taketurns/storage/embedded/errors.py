@@ -1,7 +1,7 @@
 """What can keep an embedded server from running. Each message says what to do.
 
 EmbeddedServerError
-├── BinariesNotFound    no PostgreSQL that can be used is installed
+├── BinariesNotFound    no program of the server that can be used is installed
 ├── WrongDataVersion    the data was written by another major version
 └── ServerNotStarted    the server, or the making of its data directory, failed
 """
@@ -12,7 +12,7 @@ class EmbeddedServerError(RuntimeError):
 
 
 class BinariesNotFound(EmbeddedServerError):
-    """No PostgreSQL that can be used is installed."""
+    """No program of the server that can be used is installed."""
 
 
 class WrongDataVersion(EmbeddedServerError):

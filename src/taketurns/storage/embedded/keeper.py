@@ -24,7 +24,6 @@ from pathlib import Path
 RETRY_SECONDS = 10.0  # how long a dead server's lock file or shared memory may stand in the way of a new one
 _PAUSE_SECONDS = 0.25
 _REFUSED = 1  # the server's exit status when it will not start
-_IN_THE_WAY = (b"lock file", b"shared memory block", b"could not bind")
 _LOG = 1  # standard output and error are the server's log, which it inherits
 _PR_SET_PDEATHSIG = 1
 
@@ -33,14 +32,22 @@ STOP = signal.SIGUSR1  # sent by the last user, who holds the users' lock alone
 
 @dataclasses.dataclass(frozen=True)
 class Orders:
-    """What a keeper is told, by the process that starts it."""
+    """What a keeper is told, by the process that starts it.
+
+    The server is stopped by `stop_signal`, and by `orphan_signal` when its keeper was killed. When it refuses to start
+    and says one of the words `in_the_way`, it is tried again for a while.
+    """
 
     command: list[str]
     environment: dict[str, str]
     uid: int | None
     gid: int | None
+    stop_signal: int
+    orphan_signal: int
+    in_the_way: list[str]
     users_lock: str
     keeper_lock: int
+    server_lock: str
     discard: list[str]
 
     def written(self) -> str:
@@ -55,9 +62,11 @@ class Keeper:
         self._unused = False
         self._server: subprocess.Popen[bytes] | None = None
         self._users = os.open(orders.users_lock, os.O_RDWR)
+        self._lock = os.open(orders.server_lock, os.O_RDWR | os.O_CREAT, 0o644)
 
     def run(self) -> None:
         threading.Thread(target=self._stop_when_unused, daemon=True).start()
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # the server of a keeper that was killed may be ending still
         failing_since: float | None = None
         while not self._unused:
             started, log_size = time.monotonic(), os.fstat(_LOG).st_size
@@ -85,7 +94,8 @@ class Keeper:
             user=orders.uid,
             group=orders.gid,
             extra_groups=None if orders.uid is None else [],
-            preexec_fn=signalled_when_parent_ends(signal.SIGINT),  # noqa: PLW1509  the other thread waits in a system call
+            pass_fds=[self._lock],
+            preexec_fn=signalled_when_parent_ends(orders.orphan_signal),  # noqa: PLW1509  the other thread waits in a system call
         )
         if self._unused:
             self._stop_server()
@@ -102,11 +112,11 @@ class Keeper:
 
     def _stop_server(self) -> None:
         if self._server is not None:
-            self._server.send_signal(signal.SIGQUIT if self._orders.discard else signal.SIGINT)
+            self._server.send_signal(self._orders.stop_signal)
 
     def _something_was_in_the_way(self, log_size: int) -> bool:
         said = os.pread(_LOG, 1 << 16, log_size)
-        return any(words in said for words in _IN_THE_WAY)
+        return any(words.encode() in said for words in self._orders.in_the_way)
 
 
 def discard(directories: list[str]) -> None:
