@@ -937,6 +937,52 @@ class Upkeep:
             await cell.broker.retry("acme", task_id)
             assert await anext(wakeups) == {"two"}
 
+    async def test_moves_of_a_watched_task_are_told_and_of_no_other(self, cell: Cell) -> None:
+        company = cell.add_company("acme")
+        (watched,) = ids(await cell.broker.enqueue("acme", new_tasks(delay_seconds=60), at=NOON))
+        await submit(cell, "acme", 3, queue="other")
+        async with asyncio.timeout(10), cell.broker.changes() as changes:
+            await cell.broker.watch(company, watched, seconds=60)
+            await claim(cell, 1, queues=("other",))
+            await cell.broker.promote(at=NOON + DAY)
+            assert await anext(changes) == {watched}
+            held = await claim(cell)
+            assert await anext(changes) == {watched}
+            await cell.broker.release(held)
+            assert await anext(changes) == {watched}
+            held = await claim(cell)
+            assert await anext(changes) == {watched}
+            await cell.broker.settle([*reports(await claim(cell, queues=("other",))), *reports(held)])
+            assert await anext(changes) == {watched}
+            await cell.broker.retry("acme", watched)
+            assert await anext(changes) == {watched}
+            await claim(cell)
+            assert await anext(changes) == {watched}
+            await cell.broker.rescue(WORKER, watched_beat=None, max_rescues=3)
+            assert await anext(changes) == {watched}
+            await cell.broker.cancel("acme", watched)
+            assert await anext(changes) == {watched}
+
+    async def test_a_task_that_somebody_watches_longer_is_told_of_longer(self, cell: Cell) -> None:
+        company = cell.add_company("acme")
+        (task_id,) = await submit(cell, "acme")
+        async with asyncio.timeout(10), cell.broker.changes() as changes:
+            await cell.broker.watch(company, task_id, seconds=60)
+            await cell.broker.watch(company, task_id, seconds=0)
+            await claim(cell)
+            assert await anext(changes) == {task_id}
+
+    async def test_a_move_that_a_read_after_the_watch_does_not_see_is_told(self, cell: Cell) -> None:
+        company = cell.add_company("acme")
+        async with asyncio.timeout(30), cell.broker.changes() as changes:
+            for _ in range(30):
+                (task_id,) = await submit(cell, "acme")
+                moving = asyncio.gather(claim(cell), cell.broker.cancel("acme", task_id))
+                await cell.broker.watch(company, task_id, seconds=60)
+                while cell.status(task_id) is not Status.CANCELLED:
+                    assert await anext(changes), "the move was not told"
+                await moving
+
 
 class Wandering:
     """Whatever is done, in whatever order and at the same time, leaves a cell that agrees with itself."""

@@ -131,3 +131,17 @@ class Broker(Protocol):
         A quiet yield of no queue says that the line is alive; the iterator ends when the line is lost.
         """
         ...
+
+    async def watch(self, company_id: UUID, task_id: UUID, *, seconds: float) -> None:
+        """Have the moves of a task told by `changes` for so long; watching it again makes that longer, never shorter.
+
+        Every move that a read after this call does not see is told.
+        """
+        ...
+
+    def changes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[UUID]]]:
+        """Listen for moves of watched tasks: yields the ids of those that moved, until left.
+
+        A quiet yield of no id says that the line is alive; the iterator ends when the line is lost.
+        """
+        ...

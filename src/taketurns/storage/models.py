@@ -264,6 +264,17 @@ class IdempotencyKey(Base):
     expires_at: Mapped[datetime]
 
 
+class Watch(Base):
+    """A task whose moves are told while somebody waits for them; see watch.sql. Nothing is lost with these rows."""
+
+    __tablename__ = "watches"
+    __table_args__ = (Index("watches_until_idx", "until"), {"prefixes": ["UNLOGGED"]})
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
+    until: Mapped[datetime]
+
+
 class Worker(Base):
     """A worker's lease: `beat` rises while it lives."""
 
@@ -310,5 +321,6 @@ __all__ = [
     "TaskEvent",
     "TaskType",
     "Turn",
+    "Watch",
     "Worker",
 ]

@@ -18,6 +18,7 @@ FUNCTIONS = (
     "locks",
     "turns",
     "floors",
+    "watch",
     "enqueue",
     "claim",
     "settle",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -187,7 +187,17 @@ class PostgresBroker:
         return int(count)
 
     def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
-        return wakeups.listen(self._listen_url, schema=self.database.schema)
+        return wakeups.listen(self._listen_url, channel=wakeups.channel(self.database.schema))
+
+    async def watch(self, company_id: UUID, task_id: UUID, *, seconds: float) -> None:
+        await self.database.call("watch", company_id, task_id, seconds)
+        await self.database.call("wait_for_move", company_id, task_id)
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[AsyncIterator[frozenset[UUID]]]:
+        channel = wakeups.moves_channel(self.database.schema)
+        async with wakeups.listen(self._listen_url, channel=channel) as notices:
+            yield (frozenset(map(UUID, ids)) async for ids in notices)
 
 
 def enqueue_arguments(

@@ -33,6 +33,7 @@ begin
             set finished_at = moment, stopped_as = 'cancelled', started_at = place.claimed_at,
                 worker_id = place.worker_id, retry_count = place.retry_count, event_number = place.event_number + 1
             where t.company_id = owner and t.id = of_task;
+            perform tell_moves(array[owner], array[of_task]);
             return 'cancelled';
         end if;
         select * into known from tasks t where t.company_id = owner and t.id = of_task;
@@ -49,6 +50,7 @@ begin
     set finished_at = moment, stopped_as = 'cancelled', event_number = 1 + coalesce(
         (select max(e.number) from task_events e where e.company_id = owner and e.task_id = of_task), 1)
     where t.company_id = owner and t.id = of_task and t.finished_at is null;
+    perform tell_moves(array[owner], array[of_task]);
     return 'cancelled';
 end
 $$;

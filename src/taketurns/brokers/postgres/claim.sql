@@ -405,6 +405,9 @@ begin
     if taken_tasks <> '{}' and (is_over_dead_rows or not looked_lately) then
         perform look(moment, is_over_dead_rows, oldest_claim);
     end if;
+    if taken_tasks <> '{}' then
+        perform tell_moves(taken_companies, taken_tasks);
+    end if;
 
     return query
     select t.company_id, t.id, t.type, t.queue, t.priority, p.run_after, p.retry_count, p.rescue_count,

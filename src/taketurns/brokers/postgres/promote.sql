@@ -41,6 +41,6 @@ begin
     )
     select count(*)::integer, array_agg(distinct m.queue),
         (select s.run_after from scheduled_tasks s where s.run_after > moment order by s.run_after limit 1)
-    from moved m;
+    from (select tell_moves(array_agg(m.company_id), array_agg(m.task_id)) from moved m) told, moved m;
 end
 $$;

@@ -1,7 +1,8 @@
--- Forget finished tasks that were kept long enough, at most `most` of them, with their events; and expired keys.
+-- Forget finished tasks that were kept long enough, at most `most` of them, with their events; expired keys;
+-- and watches that are over.
 -- Safe because pruners skip each other's rows, and only finished rows are looked at.
--- Lives on tasks_finished_at_idx (BRIN: it names the blocks that may hold old rows) and
--- idempotency_keys_expires_at_idx.
+-- Lives on tasks_finished_at_idx (BRIN: it names the blocks that may hold old rows),
+-- idempotency_keys_expires_at_idx and watches_until_idx.
 
 create or replace function prune(
     keep_completed interval,
@@ -39,6 +40,9 @@ begin
             select x.ctid from idempotency_keys x where x.expires_at <= moment order by x.expires_at limit most
             for update skip locked))
         returning 1
+    ), unwatched as (
+        delete from watches w
+        where w.ctid = any (array(select x.ctid from watches x where x.until <= moment for update skip locked))
     )
     select (select count(*)::integer from forgotten), (select count(*)::integer from expired);
 end

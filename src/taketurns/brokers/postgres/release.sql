@@ -40,6 +40,7 @@ begin
             r.event_number + 1
         from released r
     )
-    select r.company_id, r.task_id from released r;
+    select r.company_id, r.task_id
+    from (select tell_moves(array_agg(r.company_id), array_agg(r.task_id)) from released r) told, released r;
 end
 $$;

@@ -68,7 +68,8 @@ begin
             l.event_number + 1
         from lost l join apart s on s.company_id = l.company_id and s.task_id = l.task_id
     )
-    select l.company_id, l.task_id, l.type, l.queue, l.rescue_count >= max_rescues from lost l;
+    select l.company_id, l.task_id, l.type, l.queue, l.rescue_count >= max_rescues
+    from (select tell_moves(array_agg(l.company_id), array_agg(l.task_id)) from lost l) told, lost l;
 end
 $$;
 

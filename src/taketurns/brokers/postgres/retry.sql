@@ -74,6 +74,7 @@ begin
     insert into pending_tasks (queue, company_id, priority, run_after, task_id, type, retry_count, event_number)
     values (place.queue, owner, place.priority, moment, of_task, place.type, 0, place.event_number + 1);
     perform join_rotation(owner, array[place.queue]);
+    perform tell_moves(array[owner], array[of_task]);
     return query select was, place.queue;
 end
 $$;

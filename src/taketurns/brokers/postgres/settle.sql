@@ -67,5 +67,6 @@ as $$
             e.retry_count + 1, e.rescue_count, e.event_number + 1
         from ended e, moment m where e.outcome = 'retry'
     )
-    select e.company_id, e.task_id from ended e
+    select e.company_id, e.task_id
+    from (select tell_moves(array_agg(e.company_id), array_agg(e.task_id)) from ended e) told, ended e
 $$;

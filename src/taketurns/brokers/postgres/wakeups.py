@@ -1,6 +1,7 @@
 """Telling workers of new work: NOTIFY after commit, a burst of it in one; LISTEN on a connection of its own.
 
-A wake-up is a hint. Nothing is lost when one is: workers poll all the same.
+A wake-up is a hint. Nothing is lost when one is: workers poll all the same. Moves of watched tasks come the same way,
+sent by the verbs themselves.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ ALIVE_SECONDS = 15.0
 def channel(schema: str) -> str:
     """The channel of a cell; its payload is the name of a queue that got work."""
     return f"{schema}.tasks"
+
+
+def moves_channel(schema: str) -> str:
+    """The channel on which moves of watched tasks are told; its payload is the id of a task. See watch.sql."""
+    return f"{schema}.moves"
 
 
 class Notifier:
@@ -64,7 +70,7 @@ class Notifier:
 
 
 @asynccontextmanager
-async def listen(url: str, *, schema: str) -> AsyncIterator[AsyncIterator[frozenset[str]]]:
+async def listen(url: str, *, channel: str) -> AsyncIterator[AsyncIterator[frozenset[str]]]:
     """Listen on a connection of its own; see Broker.wakeups. Raises psycopg.OperationalError when none can be made."""
     connection = await AsyncConnection.connect(
         conninfo(url),
@@ -76,15 +82,15 @@ async def listen(url: str, *, schema: str) -> AsyncIterator[AsyncIterator[frozen
         keepalives_count=3,
     )
     async with connection:
-        await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel(schema))))
+        await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         yield _notices(connection)
 
 
 async def _notices(connection: AsyncConnection[tuple[object, ...]]) -> AsyncIterator[frozenset[str]]:
-    """Each burst of notices as the set of its queues; an empty set once the server has answered a quiet spell."""
+    """Each burst of notices as the set of what they tell; an empty set once the server has answered a quiet spell."""
     while True:
-        queues = {notice.payload async for notice in connection.notifies(timeout=ALIVE_SECONDS, stop_after=1)}
-        if not queues:
+        told = {notice.payload async for notice in connection.notifies(timeout=ALIVE_SECONDS, stop_after=1)}
+        if not told:
             async with asyncio.timeout(ALIVE_SECONDS):
                 await connection.execute("select 1")
-        yield frozenset(queues)
+        yield frozenset(told)

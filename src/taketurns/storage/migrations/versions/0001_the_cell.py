@@ -201,6 +201,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("queue", "place", "company_id", name=op.f("turns_pkey")),
     )
     op.create_table(
+        "watches",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("until", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "task_id", name=op.f("watches_pkey")),
+        prefixes=["UNLOGGED"],
+    )
+    op.create_index("watches_until_idx", "watches", ["until"], unique=False)
+    op.create_table(
         "workers",
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -230,6 +239,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     schema.drop_functions(op.get_bind())
     op.drop_table("workers")
+    op.drop_table("watches")
     op.drop_table("turns")
     op.drop_table("lines")
     op.drop_table("looks")
