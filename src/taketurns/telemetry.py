@@ -39,6 +39,7 @@ class Event(StrEnum):
     TASKS_CLAIMED = "tasks claimed"
     TASK_COMPLETED = "task completed"
     TASK_RETRIED = "task to be retried"
+    TASK_DEFERRED = "task put off to a later time"
     TASK_FAILED = "task failed"
     TASK_CANCELLED = "task cancelled"
     TASK_TIMED_OUT = "handler past its timeout"

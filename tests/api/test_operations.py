@@ -169,7 +169,7 @@ async def test_a_pass_of_processing_is_reported(database: Database, registry: Re
 
     async def process_pass(*, limit: int | None) -> PassReport:
         asked.append(limit)
-        return PassReport(claimed=9, completed=4, retried=2, failed=1, released=1, lost=1)
+        return PassReport(claimed=10, completed=4, retried=2, deferred=1, failed=1, released=1, lost=1)
 
     async with api(database, registry, process_pass) as client:
         bodies: list[dict[str, Any]] = [{}, {"json": {}}, {"json": {"limit": 5}}]
@@ -177,7 +177,7 @@ async def test_a_pass_of_processing_is_reported(database: Database, registry: Re
             answer = await client.post("/workers/process", **options)
             assert (answer.status_code, answer.json()) == (
                 200,
-                {"claimed": 9, "completed": 4, "retried": 2, "failed": 1, "released": 1, "lost": 1},
+                {"claimed": 10, "completed": 4, "retried": 2, "deferred": 1, "failed": 1, "released": 1, "lost": 1},
             )
         assert asked == [None, None, 5]
         wrong: list[Any] = [{"limit": 0}, {"limit": True}, {"limit": None}, {"most": 1}, []]

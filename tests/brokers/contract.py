@@ -494,7 +494,7 @@ class TakingTurns:
         assert turns_of(cell, await claim(cell, 30, queues=("two",))) == ["limited"] * 2
 
     # Fault 071.
-    @pytest.mark.parametrize("end", ["completed", "failed", "retry", "cancel", "release", "rescue"])
+    @pytest.mark.parametrize("end", ["completed", "failed", "retry", "deferred", "cancel", "release", "rescue"])
     async def test_a_limit_is_free_again_however_a_task_ended(self, cell: Cell, end: str) -> None:
         cell.add_company("acme", max_in_flight=1)
         cell.add_lease(WORKER)
@@ -615,16 +615,31 @@ class Finishing:
         assert cell.retries(task_id) == 2
         assert kinds(cell, task_id) == ["created", "claimed", "retried", "claimed", "retried"]
 
+    async def test_a_deferred_task_waits_for_its_time_without_a_penalty(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        (task_id,) = ids(await cell.broker.enqueue("acme", new_tasks(), at=NOON))
+        for turn in (1, 2):
+            at = NOON + turn * DAY
+            assert (await cell.broker.promote(at=at)).count == turn - 1
+            (task,) = await cell.broker.claim(WORKER, queues=["default"], batch=1, at=at)
+            assert (task.attempt, task.rescue_count) == (1, 0)
+            report = Report(task, Outcome.DEFERRED, error="the budget is used up", delay_seconds=60)
+            assert await cell.broker.settle([report], at=at) == {task_id}
+            assert cell.status(task_id) is Status.SCHEDULED
+            assert (await cell.broker.promote(at=at + timedelta(seconds=59))).next_due == at + timedelta(seconds=60)
+        assert cell.retries(task_id) == 0
+        assert kinds(cell, task_id) == ["created", "claimed", "deferred", "claimed", "deferred"]
+
     async def test_many_reports_are_settled_at_once_each_its_own_way(self, cell: Cell) -> None:
         cell.add_company("a")
         cell.add_company("b")
         await submit(cell, "a", 40)
         await submit(cell, "b", 40)
         claimed = await claim(cell, 80)
-        outcomes = [list(Outcome)[place % 4] for place in range(80)]
+        outcomes = [list(Outcome)[place % len(Outcome)] for place in range(80)]
         told = [Report(task, outcome, delay_seconds=60) for task, outcome in zip(claimed, outcomes, strict=True)]
         assert await cell.broker.settle(told) == set(claimed_ids(claimed))
-        assert cell.standing() == {"completed": 20, "failed": 20, "cancelled": 20, "scheduled": 20}
+        assert cell.standing() == {"completed": 16, "failed": 16, "cancelled": 16, "scheduled": 32}
 
     async def test_a_report_counts_once(self, cell: Cell) -> None:
         cell.add_company("acme")
@@ -635,7 +650,7 @@ class Finishing:
         assert cell.status(task_id) is Status.COMPLETED
 
     # Faults 052, 053.
-    @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED, Outcome.RETRY])
+    @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED, Outcome.RETRY, Outcome.DEFERRED])
     @pytest.mark.parametrize("late", [False, True])
     async def test_only_the_latest_claims_report_counts(self, cell: Cell, outcome: Outcome, late: bool) -> None:
         """The same worker loses a task and claims it again while the first attempt still runs."""
@@ -726,6 +741,18 @@ class Finishing:
         rescued = await cell.broker.rescue(UUID(int=1), watched_beat=None, max_rescues=3)
         assert [task.task_id for task in rescued] == [mine.task_id]
         assert cell.status(theirs.task_id) is Status.PROCESSING
+
+    async def test_a_worker_may_be_gone_when_its_lease_is_not_beaten_or_missing(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        held, missing, idle = UUID(int=1), UUID(int=2), UUID(int=3)
+        await submit(cell, "acme", 2)
+        cell.add_lease(held)
+        cell.add_lease(idle)
+        await claim_one(cell, worker=held)
+        await claim_one(cell, worker=missing)
+        assert set(await cell.broker.overdue(seconds=600)) == {missing}
+        later = datetime.now(UTC) + DAY
+        assert set(await cell.broker.overdue(seconds=600, at=later)) == {held, missing, idle}
 
     async def test_a_task_that_keeps_losing_its_workers_fails(self, cell: Cell) -> None:
         cell.add_company("acme")

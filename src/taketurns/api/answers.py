@@ -80,8 +80,8 @@ class EventBody(TypedDict):
     kind: Annotated[
         str,
         Field(
-            description="created, claimed, retried, released, rescued, requeued, completed, failed or cancelled;"
-            " others may come."
+            description="created, claimed, retried, deferred, released, rescued, requeued, completed, failed or"
+            " cancelled; others may come."
         ),
     ]
     status: Annotated[Status, Field(description="What the move led to; of the newest event, the task's status.")]
@@ -142,6 +142,7 @@ class PassBody(TypedDict):
     claimed: int
     completed: int
     retried: int
+    deferred: int
     failed: int
     released: int
     lost: Annotated[int, Field(description="Cancelled, or taken back by others, before they ended here.")]
@@ -237,6 +238,7 @@ def report(told: PassReport) -> PassBody:
         claimed=told.claimed,
         completed=told.completed,
         retried=told.retried,
+        deferred=told.deferred,
         failed=told.failed,
         released=told.released,
         lost=told.lost,

@@ -5,7 +5,7 @@ Times come from the broker's own clock; `at` stands in for it, so that tests can
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -74,6 +74,13 @@ class Broker(Protocol):
 
     async def beats(self) -> Mapping[UUID, int | None]:
         """How often each lease has been beaten; None for a worker that holds tasks and has no lease."""
+        ...
+
+    async def overdue(self, *, seconds: float, at: datetime | None = None) -> Collection[UUID]:
+        """Workers that may be gone: not beaten for so long by the broker's clock, or without a lease and with tasks.
+
+        A clock may jump, and nobody can beat a broker that is away: whoever would rescue watches the beats first.
+        """
         ...
 
     async def held(self, worker_id: UUID) -> Sequence[ClaimedTask]:

@@ -46,8 +46,8 @@ class LeaseLine(Protocol):
         """Renew the lease; None when its row is gone, for others have taken the work."""
         ...
 
-    def remove(self, worker_id: UUID) -> None:
-        """Give the lease up."""
+    def remove(self, worker_id: UUID, *, seconds_since_claim: float | None) -> None:
+        """Give the lease up, in good order."""
         ...
 
     def close(self) -> None:

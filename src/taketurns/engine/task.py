@@ -18,7 +18,7 @@ class Status(StrEnum):
     scheduled  → pending                             it is due (promote)
     pending    → processing                          its turn came (claim)
     processing → completed | failed | cancelled      its handler ended (settle)
-    processing → scheduled                           its handler failed and is tried again (settle)
+    processing → scheduled                           its handler failed and is tried again, or is deferred (settle)
     processing → pending                             given back (release) or its worker was lost (rescue)
     scheduled, pending, processing → cancelled       cancel
     completed, failed, cancelled, scheduled → pending   retry, by hand
@@ -40,12 +40,13 @@ TERMINAL: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 
 
 class Outcome(StrEnum):
-    """What a worker reports of one attempt."""
+    """What a worker reports of one attempt; `DEFERRED` puts the task off to a later time and counts as none."""
 
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
     RETRY = "retry"
+    DEFERRED = "deferred"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +113,13 @@ class ClaimedTask:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1; a released or rescued attempt does not count."""
+        """The number of this attempt, from 1; a released, rescued or deferred attempt does not count."""
         return self.retry_count + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How one attempt ended. `result` is JSON text; `delay_seconds` is for a retry."""
+    """How one attempt ended. `result` is JSON text; `delay_seconds` is for a retry and for what is deferred."""
 
     task: ClaimedTask
     outcome: Outcome
@@ -162,6 +163,7 @@ class PassReport:
     claimed: int = 0
     completed: int = 0
     retried: int = 0
+    deferred: int = 0
     failed: int = 0
     released: int = 0
     lost: int = 0

@@ -28,6 +28,7 @@ _LEADS_TO: Final = {
     "rescued": Status.PENDING,
     "requeued": Status.PENDING,
     "retried": Status.SCHEDULED,
+    "deferred": Status.SCHEDULED,
     "completed": Status.COMPLETED,
     "failed": Status.FAILED,
     "cancelled": Status.CANCELLED,

@@ -94,7 +94,7 @@ class Engine:
                     concurrency=concurrency,
                 )
                 _add(report, to=done)
-                if not report.completed + report.retried + report.failed + report.lost:
+                if not report.completed + report.retried + report.deferred + report.failed + report.lost:
                     return done
                 if done.claimed >= DRAIN_MOST:
                     raise RuntimeError(f"{done.claimed:,} tasks ran and more wait: does a handler enqueue itself?")

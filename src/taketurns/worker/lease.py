@@ -191,8 +191,7 @@ class Lease:
         if self.worker_id is None:
             return
         sent_at = time.monotonic()
-        ago = None if self.last_claim_at is None else sent_at - self.last_claim_at
-        beat = line.beat(self.worker_id, seconds_since_claim=ago)
+        beat = line.beat(self.worker_id, seconds_since_claim=self._seconds_since_claim())
         if beat is None:
             self._lose("others have taken its work")
             return
@@ -202,11 +201,14 @@ class Lease:
         self._clock_offset = beat.at.timestamp() - time.monotonic()
         self.published_types = beat.published_types
 
+    def _seconds_since_claim(self) -> float | None:
+        return None if self.last_claim_at is None else time.monotonic() - self.last_claim_at
+
     def _remove(self, line: LeaseLine | None) -> None:
         if self.worker_id is not None:
             try:
                 line = line or self._open_line()
-                line.remove(self.worker_id)
+                line.remove(self.worker_id, seconds_since_claim=self._seconds_since_claim())
             except Unavailable as error:  # it goes stale by itself
                 self._log.warning(Event.LEASE_UNREACHABLE, error=str(error))
         if line is not None:

@@ -230,6 +230,8 @@ class Settler:
             case Outcome.RETRY:
                 series.retried.inc(count)
                 self.tally.retried += count
+            case Outcome.DEFERRED:
+                self.tally.deferred += count
             case Outcome.FAILED:
                 self.tally.failed += count
             case Outcome.CANCELLED:
@@ -242,6 +244,8 @@ class Settler:
                 self._log.debug(Event.TASK_COMPLETED, **fields)
             case Outcome.RETRY:
                 self._log.info(Event.TASK_RETRIED, delay_seconds=ended.report.delay_seconds, **fields)
+            case Outcome.DEFERRED:
+                self._log.info(Event.TASK_DEFERRED, delay_seconds=ended.report.delay_seconds, **fields)
             case Outcome.FAILED:
                 self._log.warning(Event.TASK_FAILED, **fields)
             case Outcome.CANCELLED:

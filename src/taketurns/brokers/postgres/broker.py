@@ -144,6 +144,9 @@ class PostgresBroker:
     async def beats(self) -> dict[UUID, int | None]:
         return dict(await self.database.fetch(leases.BEATS))
 
+    async def overdue(self, *, seconds: float, at: datetime | None = None) -> set[UUID]:
+        return {worker_id for worker_id, _ in await self.database.fetch(leases.overdue(seconds, at))}
+
     async def held(self, worker_id: UUID) -> list[ClaimedTask]:
         return [leases.held(row) for row in await self.database.fetch(leases.held_by(worker_id))]
 

@@ -22,12 +22,19 @@ from taketurns.storage.database import Row, compile_statement, conninfo
 from taketurns.storage.models import ProcessingTask, Worker
 from taketurns.storage.models import TaskType as PublishedType
 
-BEATS = union_all(
-    select(Worker.id, Worker.beat),
+_WITHOUT_A_LEASE = (
     select(ProcessingTask.worker_id, null().cast(Integer))
     .where(~select(Worker.id).where(Worker.id == ProcessingTask.worker_id).exists())
-    .distinct(),
+    .distinct()
 )
+
+BEATS = union_all(select(Worker.id, Worker.beat), _WITHOUT_A_LEASE)
+
+
+def overdue(seconds: float, at: datetime | None) -> Executable:
+    """See `Broker.overdue`."""
+    since = func.coalesce(at, func.clock_timestamp()) - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    return union_all(select(Worker.id, Worker.beat).where(Worker.beat_at < since), _WITHOUT_A_LEASE)
 
 
 class PostgresLease:
@@ -77,7 +84,7 @@ class PostgresLease:
         rows = self._execute(_beat_statement(worker_id, seconds_since_claim))
         return self._told(rows[0][0]) if rows else None
 
-    def remove(self, worker_id: UUID) -> None:
+    def remove(self, worker_id: UUID, *, seconds_since_claim: float | None) -> None:
         self._execute(delete(Worker).where(Worker.id == worker_id))
 
     def close(self) -> None:

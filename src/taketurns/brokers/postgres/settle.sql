@@ -1,4 +1,5 @@
--- Report how claimed tasks ended: completed, failed, cancelled, or to be tried again after a delay.
+-- Report how claimed tasks ended: completed, failed, cancelled, or scheduled again after a delay: for another attempt
+-- (retry), or for this attempt at a later time, with no penalty (deferred).
 -- Safe because each report names its claim's token: a task that was rescued, cancelled or claimed again since then
 -- is not found, and is missing from the answer. Reports come sorted by (company, task), so that two settlements lock
 -- in one order.
@@ -52,20 +53,20 @@ as $$
             cross join lateral (
                 select t.ctid as row_id from tasks t where t.company_id = e.company_id and t.id = e.task_id
                 offset 0) x
-            where e.outcome <> 'retry'
+            where e.outcome not in ('retry', 'deferred')
         ) e, moment m
         where t.ctid = e.row_id
     ), remembered as (
         insert into task_events (company_id, task_id, number, kind, at, started_at, run_after, worker_id, error)
-        select e.company_id, e.task_id, e.event_number + 1, 'retried', m.now, e.claimed_at,
-            m.now + make_interval(secs => e.delay), e.worker_id, e.error
-        from ended e, moment m where e.outcome = 'retry'
+        select e.company_id, e.task_id, e.event_number + 1, case e.outcome when 'retry' then 'retried' else e.outcome end,
+            m.now, e.claimed_at, m.now + make_interval(secs => e.delay), e.worker_id, e.error
+        from ended e, moment m where e.outcome in ('retry', 'deferred')
     ), scheduled as (
         insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type, retry_count, rescue_count,
             event_number)
         select e.company_id, e.task_id, e.queue, m.now + make_interval(secs => e.delay), e.priority, e.type,
-            e.retry_count + 1, e.rescue_count, e.event_number + 1
-        from ended e, moment m where e.outcome = 'retry'
+            e.retry_count + (e.outcome = 'retry')::integer, e.rescue_count, e.event_number + 1
+        from ended e, moment m where e.outcome in ('retry', 'deferred')
     )
     select e.company_id, e.task_id
     from (select tell_moves(array_agg(e.company_id), array_agg(e.task_id)) from ended e) told, ended e
