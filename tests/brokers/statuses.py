@@ -82,7 +82,7 @@ class Model:
 
     async def settle(self) -> None:
         told = [
-            Report(task, self.chance.choice(list(ENDS | {Outcome.RETRY: None})), error="why", delay_seconds=60)
+            Report(task, self.chance.choice(list(Outcome)), error="why", delay_seconds=60)
             for task in self.some_claims()
         ]
         stood = {report.task.task_id for report in told if self.stands(report.task)}
@@ -93,6 +93,8 @@ class Model:
                 if report.outcome is Outcome.RETRY:
                     known.retries += 1
                     known.move("retried", Status.SCHEDULED)
+                elif report.outcome is Outcome.DEFERRED:
+                    known.move("deferred", Status.SCHEDULED)
                 else:
                     known.move(report.outcome.value, ENDS[report.outcome])
 

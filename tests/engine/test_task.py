@@ -36,8 +36,8 @@ def test_an_end_is_completed_failed_or_cancelled() -> None:
     assert {status for status in Status if status.is_terminal} == TERMINAL == {"completed", "failed", "cancelled"}
 
 
-def test_every_outcome_but_a_retry_is_an_end() -> None:
-    assert {outcome.value for outcome in Outcome} - {"retry"} == {status.value for status in TERMINAL}
+def test_every_outcome_but_a_retry_and_a_deferral_is_an_end() -> None:
+    assert {outcome.value for outcome in Outcome} - {"retry", "deferred"} == {status.value for status in TERMINAL}
 
 
 def test_retries_count_as_attempts_and_rescues_do_not() -> None:
