@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import os
 import pwd
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -24,6 +25,9 @@ from taketurns.storage.embedded import (
     binaries,
 )
 from taketurns.storage.embedded.postgres import UNSAFE_SETTINGS
+from tests.storage.processes import another_user as another_user_by
+from tests.storage.processes import first_line, is_running, processes_naming, wait_until
+from tests.storage.processes import user_process as user_process_by
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as another user only for root")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
@@ -159,12 +163,12 @@ def test_a_socket_directory_of_somebody_else_is_refused(home: Path) -> None:
 def test_a_second_user_joins_and_survives_the_first_leaving(home: Path) -> None:
     with another_user(home) as first, PostgresServer(home) as second:
         assert second.joined
-        assert second.pid == first.postmaster
+        assert second.pid == first.server
         first.leave()
 
         assert ask(second.url(), "SELECT 1") == 1
-        assert second.pid == first.postmaster
-    assert not is_running(first.postmaster)
+        assert second.pid == first.server
+    assert not is_running(first.server)
 
 
 def test_a_second_user_survives_the_first_being_killed(home: Path) -> None:
@@ -172,8 +176,8 @@ def test_a_second_user_survives_the_first_being_killed(home: Path) -> None:
         first.kill()
 
         assert ask(second.url(), "SELECT 1") == 1
-        assert second.pid == first.postmaster
-    assert not is_running(first.postmaster)
+        assert second.pid == first.server
+    assert not is_running(first.server)
 
 
 def test_users_who_come_at_once_share_one_server(home: Path) -> None:
@@ -189,7 +193,7 @@ def test_users_who_come_at_once_share_one_server(home: Path) -> None:
 def test_who_leaves_last_has_stopped_the_server(home: Path) -> None:
     with another_user(home) as user:
         user.leave()
-        assert not is_running(user.postmaster)
+        assert not is_running(user.server)
     assert not (home / "data" / "postmaster.pid").exists()
 
 
@@ -198,7 +202,7 @@ def test_a_killed_user_leaves_a_server_that_stops_cleanly(home: Path) -> None:
         with PostgresServer(home) as server:
             remember(server, 7)
         user.kill()
-        wait_until(lambda: not is_running(user.postmaster))
+        wait_until(lambda: not is_running(user.server))
 
     assert "database system is shut down" in server.log_path.read_text()
     assert not (home / "data" / "postmaster.pid").exists()
@@ -225,7 +229,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_server(home: Path) -> None:
         os.killpg(user.process.pid, signal.SIGINT)
 
         assert ask(server.url(), "SELECT 1") == 1
-        assert server.pid == user.postmaster
+        assert server.pid == user.server
         assert "shutdown request" not in server.log_path.read_text()
 
 
@@ -234,7 +238,7 @@ def test_a_child_that_inherits_the_share_is_a_user_too(home: Path) -> None:
         user.kill()
         with PostgresServer(home) as server:
             assert server.joined
-            assert server.pid == user.postmaster
+            assert server.pid == user.server
 
 
 def test_committed_rows_survive_the_postmaster_being_killed(server: PostgresServer) -> None:
@@ -382,41 +386,8 @@ def test_programs_that_are_too_old_are_named(tmp_path: Path) -> None:
         binaries.find(tmp_path)
 
 
-class AnotherUser:
-    """A process that uses a home, and the server that it found there."""
-
-    def __init__(self, process: "subprocess.Popen[str]", postmaster: int) -> None:
-        self.process = process
-        self.postmaster = postmaster
-
-    def leave(self) -> None:
-        self.process.communicate("")
-        assert self.process.returncode == 0
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-@contextlib.contextmanager
-def another_user(home: Path, *options: str) -> Iterator[AnotherUser]:
-    with user_process(home, *options) as process:
-        yield AnotherUser(process, first_line(process))
-
-
-@contextlib.contextmanager
-def user_process(home: Path, *options: str) -> "Iterator[subprocess.Popen[str]]":
-    with subprocess.Popen(
-        [sys.executable, "-c", USER, str(home), *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+another_user = functools.partial(another_user_by, USER)
+user_process = functools.partial(user_process_by, USER)
 
 
 @contextlib.contextmanager
@@ -434,11 +405,6 @@ def process_of(uid: int, *command: str) -> "Iterator[subprocess.Popen[bytes]]":
             yield process
         finally:
             process.kill()
-
-
-def first_line(process: "subprocess.Popen[str]") -> int:
-    assert process.stdout is not None
-    return int(process.stdout.readline())
 
 
 def remember(server: PostgresServer, number: int) -> None:
@@ -475,13 +441,6 @@ def answers_in(server: PostgresServer) -> bool:
     return file.exists() and "ready" in file.read_text()
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def waiting_for_locks() -> str:
     locks = Path("/proc/locks").read_text().splitlines()
     return "\n".join(lock for lock in locks if "->" in lock)
@@ -490,23 +449,6 @@ def waiting_for_locks() -> str:
 def groups_of(pid: int) -> list[str]:
     status = Path(f"/proc/{pid}/status").read_text()
     return next(line for line in status.splitlines() if line.startswith("Groups:")).split()[1:]
-
-
-def processes_naming(directory: Path) -> list[str]:
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            command = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if str(directory) in command:
-                found.append(command)
-    return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def copy_of_the_programs(directory: Path) -> Path:

@@ -116,7 +116,13 @@ class EmbeddedServer(ABC):
 
     def _wait_for_another(self, pid: int) -> None:
         """Wait until a server answers that is not the one of this process id."""
-        if not _wait(lambda: self.answers() and self.pid != pid, self._start_seconds):
+
+        def is_there() -> bool:
+            with contextlib.suppress(FileNotFoundError, ValueError):  # the old one takes its process id away
+                return self.answers() and self.pid != pid
+            return False
+
+        if not _wait(is_there, self._start_seconds):
             raise self._not_started("did not come back after a restart")
 
     def _enter(self) -> int:
