@@ -28,6 +28,17 @@ class Settings(BaseSettings):
         None, description="A direct URL for LISTEN when database_url goes through a transaction pooler."
     )
     schema_name: str = Field("taketurns", validation_alias="TAKETURNS_SCHEMA", pattern=r"^[a-z_][a-z0-9_]{0,47}$")
+    redis_url: str | None = Field(
+        None,
+        description="Redis 7 or Valkey 8, or newer, for jobs; `redis+cluster://` for a cluster. There are no jobs when"
+        " this is not set, but `taketurns up` starts a Valkey of its own.",
+    )
+    redis_wait_aof: bool = Field(
+        False,
+        description="Accept a job only when Redis has it in its append-only file on the disk; otherwise a crash of"
+        " Redis may lose about the last second.",
+    )
+    broker: Literal["postgres", "redis"] = Field("postgres", description="Where a worker takes its turns.")
     app: str | None = Field(None, description="Where the handlers are, as `module:variable`.")
 
     host: str = "127.0.0.1"
@@ -55,6 +66,8 @@ class Settings(BaseSettings):
 
     keep_completed_days: float = Field(7.0, ge=0, le=DAYS_MAX)
     keep_stopped_days: float = Field(30.0, ge=0, le=DAYS_MAX, description="For failed and cancelled tasks.")
+    keep_completed_jobs_hours: float = Field(24.0, gt=0, le=24 * DAYS_MAX)
+    keep_stopped_jobs_days: float = Field(7.0, gt=0, le=DAYS_MAX, description="For failed and cancelled jobs.")
     idempotency_hours: float = Field(24.0, gt=0, le=24 * DAYS_MAX)
 
     log_format: Literal["console", "json"] = "console"

@@ -174,6 +174,7 @@ def test_the_document_is_openapi_and_holds_together() -> None:
     [
         ("TAKETURNS_DATABASE_URL", "nonsense"),
         ("TAKETURNS_DATABASE_URL", "mysql://localhost/shop"),
+        ("TAKETURNS_REDIS_URL", "localhost:6379"),
         ("TAKETURNS_PORT", "http"),
         ("TAKETURNS_CONCURRENCY", "0"),
         ("TAKETURNS_SCHEMA", "No-Schema"),

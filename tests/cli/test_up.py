@@ -13,6 +13,9 @@ import pytest
 from taketurns.cli import up
 from taketurns.settings import Settings
 from taketurns.storage import schema
+from taketurns.storage.embedded import valkey
+
+AWAY = "redis://127.0.0.1:1"
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def taken_port() -> Iterator[int]:
 def test_a_port_that_was_asked_for_and_is_taken_is_refused(
     empty_database_url: str, taken_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = Settings(database_url=empty_database_url, port=taken_port)
+    settings = Settings(database_url=empty_database_url, redis_url=AWAY, port=taken_port)
 
     assert up.run(settings) == 1
     assert capsys.readouterr().err == (
@@ -35,7 +38,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(
 def test_an_address_that_is_not_this_machines_is_refused(
     empty_database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = Settings(database_url=empty_database_url, host="192.0.2.1")
+    settings = Settings(database_url=empty_database_url, redis_url=AWAY, host="192.0.2.1")
 
     assert up.run(settings) == 1
     assert "192.0.2.1:8000 cannot be listened on" in capsys.readouterr().err
@@ -60,6 +63,31 @@ def test_programs_that_are_not_there_are_said_not_to_be(
 ) -> None:
     assert up.run(Settings(), home=open_directory / "home", programs=open_directory) == 1
     assert "no postgres and initdb run there" in capsys.readouterr().err
+
+
+def test_a_valkey_that_was_named_and_is_none_is_said_not_to_be(
+    empty_database_url: str, open_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(database_url=empty_database_url)
+    assert up.run(settings, home=open_directory / "home", valkey=open_directory) == 1
+    assert "is no valkey-server or redis-server" in capsys.readouterr().err
+
+
+def test_where_there_is_no_valkey_a_line_says_that_there_are_no_jobs(
+    empty_database_url: str,
+    open_directory: Path,
+    taken_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(valkey, "OLDEST_MAJOR", 99)
+    settings = Settings(database_url=empty_database_url, port=taken_port)
+    assert up.run(settings, home=open_directory / "home") == 1
+    said = capsys.readouterr()
+    assert re.search(
+        r"^no jobs: no Valkey or Redis 99 or newer was found .* TAKETURNS_REDIS_URL\.$", said.out, re.MULTILINE
+    )
+    assert "choose another TAKETURNS_PORT" in said.err
 
 
 def test_data_belongs_to_the_machine_for_root_and_to_the_user_for_others(

@@ -20,9 +20,10 @@ from typing import Any, Protocol
 import httpx2
 import psycopg
 import pytest
+import redis
 
 from taketurns.cli.up import DATABASE
-from taketurns.storage.embedded import PostgresServer
+from taketurns.storage.embedded import PostgresServer, ValkeyServer
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0
@@ -114,6 +115,9 @@ def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start
     up = start("--home", str(home))
     create, again, ten_of_another, look = up.lines
     assert f"export TAKETURNS_DATABASE_URL='{PostgresServer(home).url(DATABASE)}'" in up.output
+    assert f"export TAKETURNS_REDIS_URL={ValkeyServer(home / 'valkey').url}\n" in up.output
+    with redis.Redis.from_url(ValkeyServer(home / "valkey").url) as client:
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
     task = json.loads(paste(create))
     replayed = paste(again)
     assert re.search(r"^idempotent-replayed: true\s*$", replayed, re.MULTILINE | re.IGNORECASE)
@@ -125,6 +129,7 @@ def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start
 
     beside = start("--home", str(home))
     beside.has_said("joined the PostgreSQL that runs")
+    beside.has_said("joined the Valkey that runs")
     create, _, _, look = beside.lines
     up.press_ctrl_c()
     assert up.wait() == 0
@@ -168,15 +173,17 @@ def test_the_readme_is_true_and_a_hard_death_in_the_flood_leaves_no_process(
 
 
 def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
-    empty_database_url: str, start: Start, tmp_path: Path
+    empty_database_url: str, valkey_url: str, start: Start, tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
     up = start(
         *("--app", "tests.journeys.app:tt", "--home", str(tmp_path / "home")),
         TAKETURNS_DATABASE_URL=empty_database_url,
+        TAKETURNS_REDIS_URL=valkey_url,
         JOURNEY_RUNS=str(runs),
     )
     up.has_said("database: the one in TAKETURNS_DATABASE_URL")
+    up.has_said("jobs: the Redis in TAKETURNS_REDIS_URL")
     (look,) = up.lines
     assert "count" in {task_type["name"] for task_type in json.loads(paste(look))["taskTypes"]}
     assert "export" not in up.output

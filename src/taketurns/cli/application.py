@@ -31,17 +31,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def up(
     application: App = None,
     home: Annotated[
-        Path | None, typer.Option(envvar="TAKETURNS_HOME", help="Where the embedded server keeps its data.")
+        Path | None, typer.Option(envvar="TAKETURNS_HOME", help="Where the embedded servers keep their data.")
     ] = None,
     pg_bin: Annotated[
         Path | None, typer.Option(envvar="TAKETURNS_PG_BIN", help="Where PostgreSQL's programs are.")
     ] = None,
+    valkey_bin: Annotated[
+        Path | None, typer.Option(envvar="TAKETURNS_VALKEY_BIN", help="Valkey's program, valkey-server.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API.")] = None,
 ) -> None:
-    """Run everything here: PostgreSQL, API, worker, a mail sink, and three companies to try it with."""
+    """Run everything here: PostgreSQL, Valkey, API, workers, a mail sink, and three companies to try it with."""
     from taketurns.cli import up as everything  # noqa: PLC0415
 
-    raise typer.Exit(everything.run(settings_with(app=application, port=port), home=home, programs=pg_bin))
+    settings = settings_with(app=application, port=port, broker="postgres")
+    raise typer.Exit(everything.run(settings, home=home, programs=pg_bin, valkey=valkey_bin))
 
 
 @app.command()

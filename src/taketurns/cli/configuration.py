@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 WRONG = 2
 _DATABASE_URL = re.compile(r"postgresql(\+psycopg)?://")
+_REDIS_URL = re.compile(r"(rediss?(\+cluster)?|unix)://")
 
 
 def settings_with(**options: Any) -> Settings:
@@ -36,6 +37,9 @@ def settings_with(**options: Any) -> Settings:
         raise typer.Exit(WRONG) from None
     if not _DATABASE_URL.match(settings.database_url):
         typer.echo("TAKETURNS_DATABASE_URL: a URL is needed: postgresql://user:password@host:5432/database", err=True)
+        raise typer.Exit(WRONG)
+    if settings.redis_url is not None and not _REDIS_URL.match(settings.redis_url):
+        typer.echo("TAKETURNS_REDIS_URL: a URL is needed: redis://user:password@host:6379/0", err=True)
         raise typer.Exit(WRONG)
     return settings
 

@@ -1,6 +1,6 @@
-"""`taketurns up`: the whole service on this machine, with a database, a mail server and three companies of its own.
+"""`taketurns up`: the whole service on this machine, with PostgreSQL, Valkey, mail and three companies of its own.
 
-The API and the worker are child processes, as they would be elsewhere; this one looks after them.
+The API and the workers are child processes, as they would be elsewhere; this one looks after them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taketurns.cli import examination
 from taketurns.cli.children import Children, Program, ProgramFailed
 from taketurns.cli.configuration import application_is_loaded
 from taketurns.settings import Settings
-from taketurns.storage.embedded import EmbeddedServerError, PostgresServer
+from taketurns.storage.embedded import BinariesNotFound, EmbeddedServerError, PostgresServer, ValkeyServer
 from taketurns.storage.embedded.postgres import PUBLIC
 
 DATABASE = "taketurns"
@@ -43,23 +43,27 @@ class CannotListen(RuntimeError):
 
 
 @dataclass(frozen=True)
-class _Database:
+class _Server:
+    """A server that the service uses: `lock` is this command's share of one of its own."""
+
+    variable: str
     url: str
-    told: str
-    inherited: Sequence[int]
-    is_own: bool
+    lock: int | None = None
 
 
-def run(settings: Settings, *, home: Path | None = None, programs: Path | None = None) -> int:
+def run(
+    settings: Settings, *, home: Path | None = None, programs: Path | None = None, valkey: Path | None = None
+) -> int:
     """Run until told to stop: once drains, twice ends at once. The exit code."""
     with application_is_loaded():
         types = assembly.load_application(settings.app).registry.names
     try:
         with _database(settings, home, programs) as database:
-            say(database.told)
             if code := examination.upgrade(settings.model_copy(update={"database_url": database.url}), "head"):
                 return code
-            hurried = asyncio.run(_serve(settings, database, types))
+            with _redis(settings, home, valkey) as redis:
+                servers = [database] if redis is None else [database, redis]
+                hurried = asyncio.run(_serve(settings, servers, types))
     except (EmbeddedServerError, CannotListen, ProgramFailed) as error:
         typer.echo(str(error), err=True)
         return 1
@@ -86,24 +90,54 @@ def default_home() -> Path:
 
 
 @contextlib.contextmanager
-def _database(settings: Settings, home: Path | None, programs: Path | None) -> Iterator[_Database]:
+def _database(settings: Settings, home: Path | None, programs: Path | None) -> Iterator[_Server]:
+    variable = "TAKETURNS_DATABASE_URL"
     if "database_url" in settings.model_fields_set:
-        yield _Database(settings.database_url, "database: the one in TAKETURNS_DATABASE_URL", (), is_own=False)
+        say(f"database: the one in {variable}")
+        yield _Server(variable, settings.database_url)
         return
     with PostgresServer(home or default_home(), binaries_directory=programs) as server:
-        found = "joined the PostgreSQL that runs" if server.joined else "started PostgreSQL"
         url = server.create_database(DATABASE)
-        yield _Database(url, f"database: {found} in {server.home}", (server.users_lock,), is_own=True)
+        say(f"database: {_found(server)}")
+        yield _Server(variable, url, server.users_lock)
 
 
-async def _serve(settings: Settings, database: _Database, types: Sequence[str]) -> bool:
+@contextlib.contextmanager
+def _redis(settings: Settings, home: Path | None, program: Path | None) -> Iterator[_Server | None]:
+    """None where there is no program to be had and none was named."""
+    variable = "TAKETURNS_REDIS_URL"
+    if settings.redis_url is not None:
+        say(f"jobs: the Redis in {variable}")
+        yield _Server(variable, settings.redis_url)
+        return
+    server = ValkeyServer((home or default_home()) / "valkey", program=program)
+    try:
+        server.start()
+    except BinariesNotFound as error:
+        if program is not None:
+            raise
+        say(f"no jobs: {error}")
+        yield None
+        return
+    with server:
+        say(f"jobs: {_found(server)}")
+        yield _Server(variable, server.url, server.users_lock)
+
+
+def _found(server: PostgresServer | ValkeyServer) -> str:
+    how = "joined the {} that runs" if server.joined else "started {}"
+    return f"{how.format(server.product)} in {server.home}"
+
+
+async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence[str]) -> bool:
     """Serve until told to stop; answers whether it was told twice."""
     port = _port(settings, "port", settings.host)
     async with _mail(settings) as mail:
         environment = {
             "PYTHONUNBUFFERED": "1",  # what handlers print is seen when they print it, in a pipe too
             **os.environ,
-            "TAKETURNS_DATABASE_URL": database.url,
+            **{server.variable: server.url for server in servers},
+            "TAKETURNS_BROKER": "postgres",
             "TAKETURNS_HOST": settings.host,
             "TAKETURNS_PORT": str(port),
             "TAKETURNS_METRICS_PORT": str(_port(settings, "metrics_port", settings.metrics_host)),
@@ -113,10 +147,10 @@ async def _serve(settings: Settings, database: _Database, types: Sequence[str]) 
         children = Children(
             [Program(name, [sys.executable, "-m", "taketurns.cli", name], environment) for name in ("api", "worker")],
             say=say,
-            inherited=database.inherited,
+            inherited=[server.lock for server in servers if server.lock is not None],
         )
         _stop_on_signals(children)
-        welcome = asyncio.create_task(_welcome(_address(settings.host, port), database, types))
+        welcome = asyncio.create_task(_welcome(_address(settings.host, port), servers, types))
         try:
             await children.run()
         finally:
@@ -179,7 +213,7 @@ def _address(host: str, port: int) -> str:
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
-async def _welcome(address: str, database: _Database, types: Sequence[str]) -> None:
+async def _welcome(address: str, servers: Sequence[_Server], types: Sequence[str]) -> None:
     """Wait for the API, see that the demo companies exist, and say what to do with them."""
     async with httpx2.AsyncClient(base_url=address) as client:
         await _answered(client)
@@ -188,7 +222,7 @@ async def _welcome(address: str, database: _Database, types: Sequence[str]) -> N
         except httpx2.HTTPError as error:
             say(f"no demo companies: {error}")
         else:
-            say("\n".join(_greeting(address, companies, database, types)))
+            say("\n".join(_greeting(address, companies, servers, types)))
 
 
 async def _answered(client: httpx2.AsyncClient) -> None:
@@ -207,7 +241,9 @@ async def _company(client: httpx2.AsyncClient, slug: str, name: str) -> str:
     return str(answer.json()["id"])
 
 
-def _greeting(address: str, companies: dict[str, str], database: _Database, types: Sequence[str]) -> Iterator[str]:
+def _greeting(
+    address: str, companies: dict[str, str], servers: Sequence[_Server], types: Sequence[str]
+) -> Iterator[str]:
     yield f"\nTaketurns answers at {address}, its documentation at {address}/docs\n"
     yield "Three companies are there:"
     for slug, company_id in companies.items():
@@ -216,8 +252,9 @@ def _greeting(address: str, companies: dict[str, str], database: _Database, type
         yield from _lines_to_paste(address, companies)
     else:
         yield f"\nThe tasks that your handlers take ({', '.join(types) or 'none yet'}):\ncurl -s '{address}/task-types'"
-    if database.is_own:
-        yield f"\nPrograms and commands in other terminals find the database by\n{_exported(database.url)}"
+    if own := [server for server in servers if server.lock is not None]:
+        yield "\nPrograms and commands in other terminals find what was started here by"
+        yield from (f"export {server.variable}={shlex.quote(server.url)}" for server in own)
     yield "\nCtrl-C finishes what runs and stops; the data stays.\n"
 
 
@@ -229,10 +266,6 @@ def _lines_to_paste(address: str, companies: dict[str, str]) -> Iterator[str]:
     yield "\nTen of another company, which acme does not wait for:"
     yield f"for i in $(seq 10); do curl -s -o /dev/null {_create(address, globex, 'globex')}; done"
     yield f"\nHow they are:\ncurl -s '{address}/companies/{acme}/tasks'"
-
-
-def _exported(url: str) -> str:
-    return f"export TAKETURNS_DATABASE_URL={shlex.quote(url)}"
 
 
 def _create(address: str, company_id: str, slug: str, *, key: str | None = None) -> str:
