@@ -34,6 +34,12 @@ async def later(ctx: Context) -> int:
     return ctx.attempt
 
 
+@tt.task
+async def rationed(ctx: Context) -> None:
+    async with ctx.budget("provider", limit=1, per="1h"):
+        await asyncio.sleep(0)
+
+
 @tt.task(queue="follow-ups")
 async def follow_up(ctx: Context, depth: int) -> None:
     if depth:
@@ -88,6 +94,17 @@ async def test_retries_come_as_the_clock_moves_on(taketurns: Engine) -> None:
         await taketurns.advance(hours=1)
     await taketurns.drain()
     assert [(task.status, task.result) for task in taketurns.finished(later)] == [(Status.COMPLETED, 3)]
+
+
+async def test_a_budget_frees_as_the_clock_moves_on(taketurns: Engine) -> None:
+    for _ in range(3):
+        await rationed.enqueue(company="acme")
+    report = await taketurns.drain()
+    assert (report.completed, report.deferred) == (1, 2)
+    await taketurns.advance(hours=3)
+    report = await taketurns.drain()
+    assert (report.completed, report.deferred) == (1, 1)
+    assert {task.retry_count for task in taketurns.tasks()} == {0}
 
 
 async def test_a_task_that_fails_for_good_says_why(taketurns: Engine) -> None:

@@ -17,6 +17,7 @@ from taketurns.assembly.brokers import close, make_broker
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.settings import Settings
+from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import run_pass
 
 PASS_TASKS: Final = 100
@@ -51,6 +52,7 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
             concurrency=settings.concurrency,
             beat_seconds=settings.beat_seconds,
             stale_after_seconds=settings.stale_after_seconds,
+            budgets=PostgresBudgets(broker.database),
         )
 
     return create_api(

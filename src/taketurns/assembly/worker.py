@@ -11,11 +11,12 @@ from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker
 from taketurns.engine.registry import Registry
 from taketurns.settings import Settings
+from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import Worker
 from taketurns.worker.metrics import MetricsServer
 from taketurns.worker.process import work_until_told
 
-WORKER_CONNECTIONS: Final = 5  # one each to claim, settle, notify, keep the house and audit
+WORKER_CONNECTIONS: Final = 6  # one each to claim, settle, notify, keep the house, audit and spend budgets
 
 
 @asynccontextmanager
@@ -37,6 +38,7 @@ async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[
             shutdown_grace_seconds=settings.shutdown_grace_seconds,
             keep_completed=timedelta(days=settings.keep_completed_days),
             keep_stopped=timedelta(days=settings.keep_stopped_days),
+            budgets=PostgresBudgets(broker.database),
         )
     finally:
         await close(broker)

@@ -14,6 +14,7 @@ What a handler raises to say how its attempt ends:
 
 Retry                       try again, after a time of the handler's choosing
 Fail                        do not try again
+OverBudget                  come back, with no penalty, when a budget has room again
 """
 
 from __future__ import annotations
@@ -117,3 +118,15 @@ class Retry(Exception):
 
 class Fail(Exception):
     """Raised by a handler: end the task as failed, whatever retries are left."""
+
+
+class OverBudget(Exception):
+    """Raised by a budget without room: the task is put off until it has some, with no penalty.
+
+    A handler that catches it may do its work without the budget's provider.
+    """
+
+    def __init__(self, budget: str, *, after_seconds: float) -> None:
+        super().__init__(f"the budget {budget!r} has no room")
+        self.budget = budget
+        self.after_seconds = after_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from contextvars import ContextVar
@@ -11,7 +12,10 @@ from uuid import UUID
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
+from taketurns.engine import budget
+from taketurns.engine.budget import Budgets
 from taketurns.engine.task import ClaimedTask
+from taketurns.execution.budget import BudgetUse
 
 _making_an_event = threading.Lock()
 
@@ -19,10 +23,19 @@ _making_an_event = threading.Lock()
 class Context:
     """One attempt at one task. Made for every attempt, so what few handlers ask for is made when they ask."""
 
-    __slots__ = ("__weakref__", "_cancelled", "_deadline", "_log", "_task", "is_cancelled")
+    __slots__ = ("__weakref__", "_budgets", "_cancelled", "_deadline", "_log", "_loop", "_task", "is_cancelled")
 
-    def __init__(self, task: ClaimedTask, *, timeout_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        task: ClaimedTask,
+        *,
+        timeout_seconds: float | None = None,
+        budgets: Budgets | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._task = task
+        self._budgets = budgets
+        self._loop = loop
         self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self.is_cancelled = False
         self._cancelled: threading.Event | None = None
@@ -109,6 +122,27 @@ class Context:
         if self._log is None:
             self._log = telemetry.logger("task").bind(**self.log_fields())
         return self._log
+
+    def budget(
+        self,
+        name: str,
+        *,
+        limit: int,
+        per: str | float | timedelta,
+        cooldown: str | float | timedelta = "1m",
+        per_company: bool = False,
+    ) -> BudgetUse:
+        """Take one of the `limit` calls that may be made in any `per` (90s, 10m, 1h, seconds or a timedelta).
+
+        For `async with`, or `with` in a sync handler. Without room OverBudget is raised, and the task is put off until
+        there is some, with no penalty: not an attempt, not a retry. One budget serves the cell, or each company its
+        own; the newest `limit` and `per` count. `cooldown` is how long all wait after `cool_down` when the provider
+        does not say. Raises ConfigurationError.
+        """
+        if self._budgets is None or self._loop is None:
+            raise LookupError("budgets are kept by a worker: there is none here")
+        described = budget.new(name, limit=limit, per=per, cooldown=cooldown, is_per_company=per_company)
+        return BudgetUse(described, company_id=self.company_id, budgets=self._budgets, loop=self._loop)
 
     def log_fields(self) -> dict[str, object]:
         """What says in a log line which attempt it is of."""

@@ -23,7 +23,8 @@ from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine import limits
-from taketurns.engine.errors import Fail, Retry, UnknownType
+from taketurns.engine.budget import Budgets
+from taketurns.engine.errors import Fail, OverBudget, Retry, UnknownType
 from taketurns.engine.registry import Registry, TaskType
 from taketurns.engine.retry import Backoff
 from taketurns.engine.task import ClaimedTask, Report
@@ -41,12 +42,20 @@ NUDGE_SECONDS = 1.0
 class Executor:
     """Runs attempts of the registry's types, in one event loop.
 
-    `threads` bounds the sync handlers that run at once. An async handler that does not stop is left behind
-    `abandon_after_seconds` after its timeout.
+    `threads` bounds the sync handlers that run at once; `budgets` is where theirs are kept, in the same loop. An async
+    handler that does not stop is left behind `abandon_after_seconds` after its timeout.
     """
 
-    def __init__(self, registry: Registry, *, threads: int = 16, abandon_after_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        threads: int = 16,
+        abandon_after_seconds: float = 5.0,
+        budgets: Budgets | None = None,
+    ) -> None:
         self.registry = registry
+        self.budgets = budgets
         self.threads = Threads(threads)
         self.abandon_after_seconds = abandon_after_seconds
         self.abandoned: set[asyncio.Task[None]] = set()
@@ -104,10 +113,10 @@ class Attempt:
         self.is_cancelled = False
         self.started_at = time.monotonic()
         self.seconds = 0.0
-        self.context = Context(task, timeout_seconds=task.timeout_seconds)
         self._executor = executor
         self._done = done
         self._loop = asyncio.get_running_loop()
+        self.context = Context(task, timeout_seconds=task.timeout_seconds, budgets=executor.budgets, loop=self._loop)
         self._type: TaskType | None = None
         self._asyncio_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -208,7 +217,7 @@ class Attempt:
         """What counts when the handler was told to stop: it is what a handler raises then that is not its own."""
         if self._is_overdue and not isinstance(ending, TimedOut):
             return TimedOut(self.task.timeout_seconds or 0)  # fault 099: a TimeoutError of the handler's own is not one
-        if self.is_cancelled and isinstance(ending, Raised) and not isinstance(ending.error, Fail | Retry):
+        if self.is_cancelled and isinstance(ending, Raised) and not isinstance(ending.error, Fail | Retry | OverBudget):
             return Cancelled()
         return ending
 

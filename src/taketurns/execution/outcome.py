@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from taketurns.engine import limits
-from taketurns.engine.errors import Fail, Retry
+from taketurns.engine.errors import Fail, OverBudget, Retry
 from taketurns.engine.retry import Backoff
 from taketurns.engine.task import ClaimedTask, Outcome, Report
 from taketurns.execution import storable
@@ -56,6 +56,9 @@ def report(task: ClaimedTask, ending: Ending, *, backoff: Backoff) -> Report:
             return _completed(task, value, backoff)
         case Raised(Fail() as error):
             return Report(task, Outcome.FAILED, error=storable.clean(storable.said(error)))
+        case Raised(OverBudget() as error):
+            said = storable.clean(storable.said(error))
+            return Report(task, Outcome.DEFERRED, error=said, delay_seconds=_within_bounds(error.after_seconds) or 0.0)
         case Raised() | TimedOut():
             return _tried_again(task, _complaint(ending), delay=_asked_delay(ending), backoff=backoff)
         case Cancelled():
@@ -94,7 +97,10 @@ def _asked_delay(ending: Raised | TimedOut) -> float | None:
     """The delay of a handler's choosing, within bounds; None when it chose none, or no number of seconds."""
     if not (isinstance(ending, Raised) and isinstance(ending.error, Retry)):
         return None
-    seconds: object = ending.error.after_seconds
+    return _within_bounds(ending.error.after_seconds)
+
+
+def _within_bounds(seconds: object) -> float | None:
     if not isinstance(seconds, int | float) or math.isnan(seconds):
         return None
     return float(min(max(seconds, 0), limits.DELAY_SECONDS_MAX))

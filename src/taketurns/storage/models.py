@@ -55,6 +55,8 @@ class Base(DeclarativeBase):
         Decimal: Numeric(),
         dict[str, Any]: JSONB(),
         list[str]: ARRAY(Text()),
+        list[int]: ARRAY(Integer()),
+        list[datetime]: ARRAY(DateTime(timezone=True)),
     }
 
 
@@ -251,6 +253,24 @@ class TaskEvent(Base):
     error: Mapped[str | None]
 
 
+class Budget(Base):
+    """The calls that were taken out of a budget in its last window, and the line of a company that waits for one.
+
+    `company_id` is nil for a budget of the whole cell. A row that says nothing any more, past `idle_at`, is forgotten.
+    """
+
+    __tablename__ = "budgets"
+    __table_args__ = (CheckConstraint("cardinality(moments) = cardinality(counts)", name="moments_have_counts"),)
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    moments: Mapped[list[datetime]] = mapped_column(server_default=text("'{}'"))
+    counts: Mapped[list[int]] = mapped_column(server_default=text("'{}'"))
+    cool_until: Mapped[datetime] = mapped_column(server_default=text("'-infinity'"))
+    line_until: Mapped[datetime] = mapped_column(server_default=text("'-infinity'"))
+    idle_at: Mapped[datetime] = mapped_column(server_default=text("'-infinity'"))
+
+
 class IdempotencyKey(Base):
     """Which task a company's key made, and of which request, until it expires."""
 
@@ -309,6 +329,7 @@ class TaskType(Base):
 
 __all__ = [
     "Base",
+    "Budget",
     "Company",
     "IdempotencyKey",
     "Line",

@@ -30,6 +30,7 @@ FUNCTIONS = (
     "prune",
     "heal",
     "park",
+    "budget",
 )
 
 

@@ -32,6 +32,7 @@ from taketurns.history import places, tasks
 from taketurns.settings import Settings
 from taketurns.storage import models
 from taketurns.storage import schema as cell
+from taketurns.storage.budgets import PostgresBudgets
 from taketurns.storage.database import compile_statement, conninfo
 from taketurns.storage.ids import new_id
 from taketurns.worker import run_pass
@@ -92,6 +93,7 @@ class Engine:
                     queues=queues,
                     limit=DRAIN_MOST,
                     concurrency=concurrency,
+                    budgets=PostgresBudgets(broker.database, now=self.now),
                 )
                 _add(report, to=done)
                 if not report.completed + report.retried + report.deferred + report.failed + report.lost:

@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
+from taketurns.engine.budget import Budgets
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.lease import Holder
 from taketurns.engine.registry import Registry
@@ -60,6 +61,7 @@ class Worker:
         keep_completed: timedelta = timedelta(days=7),
         keep_stopped: timedelta = timedelta(days=30),
         name: str = "",
+        budgets: Budgets | None = None,
         end_process: Callable[[int], None] | None = os._exit,
     ) -> None:
         self.left_running = 0
@@ -79,7 +81,7 @@ class Worker:
             "concurrency": concurrency,
             "types": registry.names,
         }
-        self.executor = Executor(registry, threads=concurrency)
+        self.executor = Executor(registry, threads=concurrency, budgets=budgets)
         self.lease = Lease(
             broker,
             holder=holder,
@@ -294,6 +296,7 @@ async def run_pass(
     concurrency: int = 16,
     beat_seconds: float = 3.0,
     stale_after_seconds: float = 15.0,
+    budgets: Budgets | None = None,
 ) -> PassReport:
     """One bounded pass in this process, under a lease of its own. Raises Unavailable when none can be had.
 
@@ -307,6 +310,7 @@ async def run_pass(
         beat_seconds=beat_seconds,
         stale_after_seconds=stale_after_seconds,
         shutdown_grace_seconds=0.0,
+        budgets=budgets,
         end_process=None,
     )
     return await worker.run_pass(limit=limit)

@@ -43,6 +43,9 @@ begin
     ), unwatched as (
         delete from watches w
         where w.ctid = any (array(select x.ctid from watches x where x.until <= moment for update skip locked))
+    ), idle as (
+        delete from budgets b
+        where b.ctid = any (array(select x.ctid from budgets x where x.idle_at < moment limit most for update skip locked))
     )
     select (select count(*)::integer from forgotten), (select count(*)::integer from expired);
 end

@@ -47,6 +47,22 @@ def upgrade() -> None:
     )
     op.create_index("companies_weight_idx", "companies", ["weight"], unique=False)
     op.create_table(
+        "budgets",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column(
+            "moments", postgresql.ARRAY(sa.DateTime(timezone=True)), server_default=sa.text("'{}'"), nullable=False
+        ),
+        sa.Column("counts", postgresql.ARRAY(sa.Integer()), server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("cool_until", sa.DateTime(timezone=True), server_default=sa.text("'-infinity'"), nullable=False),
+        sa.Column("line_until", sa.DateTime(timezone=True), server_default=sa.text("'-infinity'"), nullable=False),
+        sa.Column("idle_at", sa.DateTime(timezone=True), server_default=sa.text("'-infinity'"), nullable=False),
+        sa.CheckConstraint(
+            "cardinality(moments) = cardinality(counts)", name=op.f("budgets_moments_have_counts_check")
+        ),
+        sa.PrimaryKeyConstraint("company_id", "name", name=op.f("budgets_pkey")),
+    )
+    op.create_table(
         "idempotency_keys",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
@@ -251,4 +267,5 @@ def downgrade() -> None:
     op.drop_table("processing_tasks")
     op.drop_table("pending_tasks")
     op.drop_table("idempotency_keys")
+    op.drop_table("budgets")
     op.drop_table("companies")
