@@ -7,7 +7,7 @@ TaketurnsError
 ├── InvalidOption           an option of a task is out of its bounds
 ├── IdempotencyConflict     the key was used before, for another request
 ├── QuotaExceeded           the company may submit no more tasks in this period
-├── Unavailable             PostgreSQL cannot be reached, or did not answer in time
+├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
 └── ConfigurationError      a setting or a handler's definition is wrong
 
 What a handler raises to say how its attempt ends:
@@ -98,7 +98,7 @@ class QuotaExceeded(TaketurnsError):
 
 
 class Unavailable(TaketurnsError):
-    """PostgreSQL cannot be reached, or did not answer in time: try again later."""
+    """The server behind a broker cannot be reached, or did not answer in time: try again later."""
 
 
 class ConfigurationError(TaketurnsError):

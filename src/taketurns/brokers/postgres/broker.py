@@ -216,7 +216,7 @@ def enqueue_arguments(
     has_keys = any(task.idempotency_key is not None for task in tasks)
     return (
         company,
-        [new_id() for _ in tasks],
+        [task.task_id or new_id() for task in tasks],
         [task.type for task in tasks],
         [task.payload for task in tasks],
         [task.queue for task in tasks],

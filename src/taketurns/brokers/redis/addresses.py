@@ -1,0 +1,109 @@
+"""The addresses of servers, and clients for them that never send anything twice.
+
+`redis://`, `rediss://` (TLS) and `unix://` are those of redis-py. With `redis+cluster://` or `rediss+cluster://` the
+address is that of any node of a cluster, or of several, separated by commas.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.retry import Retry
+
+from taketurns.engine.errors import ConfigurationError
+
+AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
+Client = redis.Redis | redis.RedisCluster
+
+_CLUSTER: Final = "+cluster"
+_SCHEMES: Final = ("redis", "rediss", "unix", f"redis{_CLUSTER}", f"rediss{_CLUSTER}")
+
+
+def is_cluster(url: str) -> bool:
+    return urlsplit(url).scheme.endswith(_CLUSTER)
+
+
+def without_password(url: str) -> str:
+    """An address that may be shown."""
+    credentials, at, rest = url.rpartition("@")
+    return f"{credentials.partition('://')[0]}://{rest}" if at else url
+
+
+def check(url: str) -> None:
+    """Raises ConfigurationError for an address that no client can be made for."""
+    if urlsplit(url).scheme not in _SCHEMES:
+        raise ConfigurationError(
+            f"{without_password(url)!r} is no address of Redis or Valkey: it begins with one of"
+            f" {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
+        )
+
+
+def open_async(url: str, *, pool_size: int, pool_timeout: float, timeout: float, name: str) -> AsyncClient:
+    """A client whose commands take at most `timeout` seconds, and wait `pool_timeout` for one of its connections."""
+    if is_cluster(url):
+        first, others = _nodes(url)
+        return redis.asyncio.RedisCluster.from_url(
+            first,
+            startup_nodes=[AsyncClusterNode(**node) for node in others] or None,
+            max_connections=pool_size,
+            retry=AsyncRetry(NoBackoff(), 0),
+            **_options(timeout, name),
+        )
+    return _open_pool(url, pool_size=pool_size, pool_timeout=pool_timeout, timeout=timeout, name=name)
+
+
+def open_one(url: str, *, timeout: float, name: str) -> redis.asyncio.Redis:
+    """A client with a single connection."""
+    return _open_pool(url, pool_size=1, pool_timeout=timeout, timeout=timeout, name=name)
+
+
+def _open_pool(url: str, *, pool_size: int, pool_timeout: float, timeout: float, name: str) -> redis.asyncio.Redis:
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=pool_size,
+        timeout=pool_timeout,
+        retry=AsyncRetry(NoBackoff(), 0),
+        **_options(timeout, name),
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def open_sync(url: str, *, timeout: float, name: str) -> Client:
+    """The same for one thread, on one connection."""
+    options = _options(timeout, name) | {"retry": Retry(NoBackoff(), 0)}
+    if is_cluster(url):
+        first, others = _nodes(url)
+        nodes = [ClusterNode(**node) for node in others]  # type: ignore[no-untyped-call]
+        return redis.RedisCluster.from_url(first, startup_nodes=nodes or None, **options)
+    return redis.Redis.from_url(url, single_connection_client=True, **options)
+
+
+def of_node(url: str, *, host: str, port: int | str) -> str:
+    """The address of one node of a cluster."""
+    parts = urlsplit(url)
+    credentials, at, _ = parts.netloc.rpartition("@")
+    bracketed = f"[{host}]" if ":" in host else host
+    return parts._replace(
+        scheme=parts.scheme.removesuffix(_CLUSTER), netloc=f"{credentials}{at}{bracketed}:{port}"
+    ).geturl()
+
+
+def _options(timeout: float, name: str) -> dict[str, Any]:
+    return {"socket_timeout": timeout, "socket_connect_timeout": timeout, "client_name": name, "protocol": 2}
+
+
+def _nodes(url: str) -> tuple[str, list[dict[str, Any]]]:
+    """The address of the first node of a cluster as redis-py has it, and the hosts and ports of the others."""
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    first, *others = hosts.split(",")
+    address = parts._replace(scheme=parts.scheme.removesuffix(_CLUSTER), netloc=f"{credentials}{at}{first}").geturl()
+    split = [urlsplit(f"//{host}") for host in others]
+    return address, [{"host": host.hostname, "port": host.port or 6379} for host in split]

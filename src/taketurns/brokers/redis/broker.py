@@ -1,0 +1,269 @@
+"""The Redis broker: each verb is one run of the script in the `.lua` file of its name."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+from taketurns.brokers.redis import checks, leases, replies, scripts, wakeups
+from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, optional
+from taketurns.brokers.redis.server import Server
+from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
+from taketurns.engine.job import Job, JobEvent, JobName
+from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
+from taketurns.storage.ids import new_id
+
+COMPANIES_AT_A_TIME = 200
+JOBS_AT_A_TIME = 1_000
+
+
+class RedisBroker:
+    """Where jobs wait that somebody watches. Ended ones are forgotten after their lifetime.
+
+    With `wait_aof_seconds` a job counts as accepted only when the server's append-only file has it on the disk, and
+    an enqueue whose confirmation does not come in time raises Unavailable, though the job may be there.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        completed_lifetime: timedelta = timedelta(hours=24),
+        stopped_lifetime: timedelta = timedelta(days=7),
+        key_lifetime: timedelta = timedelta(hours=24),
+        wait_aof_seconds: float | None = None,
+        make_token: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self.server = server
+        self.key_lifetime = key_lifetime
+        self._completed_lifetime = milliseconds(completed_lifetime)
+        self._stopped_lifetime = milliseconds(stopped_lifetime)
+        self._wait_aof_seconds = wait_aof_seconds
+        self._make_token = make_token
+
+    async def enqueue(
+        self,
+        company: str,
+        tasks: Sequence[NewTask],
+        *,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+        at: datetime | None = None,
+    ) -> list[Enqueued]:
+        arguments = [
+            microseconds(at),
+            replies.company(company),
+            milliseconds(self.key_lifetime),
+            optional(request_id),
+            optional(traceparent),
+        ]
+        for task in tasks:
+            arguments += [
+                str(task.task_id or new_id()),
+                task.type,
+                task.payload,
+                task.queue,
+                task.priority,
+                optional(microseconds(task.run_after) or None),
+                optional(None if task.delay_seconds is None else round(task.delay_seconds * 1_000_000)),
+                task.max_retries,
+                optional(task.timeout_seconds),
+                optional(task.idempotency_key),
+                task.fingerprint or "",
+                optional(microseconds(task.reserved_at) or None),
+            ]
+        script = scripts.load("enqueue")
+        if self._wait_aof_seconds is None:
+            outcome, *told = await self.server.run(script, *arguments)
+        else:
+            outcome, *told = await self.server.run_durably(script, *arguments, patience_seconds=self._wait_aof_seconds)
+        if outcome == b"unknown":
+            raise UnknownCompany(company)
+        if outcome == b"conflict":
+            raise IdempotencyConflict(told[0])
+        company_id, rows = told
+        return [replies.enqueued(company_id, position, row) for position, row in enumerate(rows)]
+
+    async def claim(
+        self,
+        worker_id: UUID,
+        *,
+        queues: Sequence[str],
+        batch: int,
+        skipped_types: Sequence[str] = (),
+        at: datetime | None = None,
+    ) -> list[ClaimedTask]:
+        token = self._make_token()
+        arguments = claim_arguments(worker_id, token, queues=queues, batch=batch, skipped_types=skipped_types, at=at)
+        return [replies.claimed(row, token) for row in await self.server.call("claim", *arguments)]
+
+    async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
+        arguments = [microseconds(at), self._completed_lifetime, self._stopped_lifetime]
+        for report in reports:
+            arguments += [
+                replies.name(report.task.company_id, report.task.task_id),
+                str(report.task.claim_token),
+                report.outcome.value,
+                optional(report.result),
+                optional(report.error),
+                round((report.delay_seconds or 0.0) * 1_000_000),
+            ]
+        return replies.ids(await self.server.call("settle", *arguments))
+
+    async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
+        arguments = [microseconds(at)]
+        for task in tasks:
+            arguments += [replies.name(task.company_id, task.task_id), str(task.claim_token)]
+        return replies.ids(await self.server.call("release", *arguments))
+
+    async def rescue(
+        self, worker_id: UUID, *, watched_beat: int | None, max_rescues: int, at: datetime | None = None
+    ) -> list[Rescued]:
+        rows = await self.server.call(
+            "rescue",
+            microseconds(at),
+            str(worker_id),
+            optional(watched_beat),
+            max_rescues,
+            self._stopped_lifetime,
+            random.getrandbits(31),
+        )
+        return [replies.rescued(row) for row in rows]
+
+    def lease_line(self, *, patience_seconds: float) -> leases.RedisLease:
+        return leases.RedisLease(self.server.url, cell=self.server.cell, patience_seconds=patience_seconds)
+
+    async def beats(self) -> dict[UUID, int | None]:
+        rows = await self.server.call("beats")
+        return {UUID(worker.decode()): None if beat is None else int(beat) for worker, beat in rows}
+
+    async def overdue(self, *, seconds: float, at: datetime | None = None) -> set[UUID]:
+        return replies.ids(await self.server.call("overdue", microseconds(at), round(seconds * 1_000_000)))
+
+    async def held(self, worker_id: UUID) -> list[ClaimedTask]:
+        return [replies.held(row) for row in await self.server.call("held", str(worker_id))]
+
+    async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:
+        count, queues, next_due = await self.server.call("promote", microseconds(at), most)
+        return Promoted(count, tuple(sorted(queue.decode() for queue in queues)), moment(next_due))
+
+    async def cancel(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
+        status = await self.server.call(
+            "cancel", microseconds(at), replies.company(company), str(task_id), self._stopped_lifetime
+        )
+        return Status(status.decode()) if status else None
+
+    async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
+        status = await self.server.call("retry", microseconds(at), replies.company(company), str(task_id))
+        return Status(status.decode()) if status else None
+
+    async def prune(
+        self,
+        *,
+        keep_completed: timedelta,
+        keep_stopped: timedelta,
+        most: int = 1_000,
+        at: datetime | None = None,
+    ) -> Pruned:
+        tasks, keys = await self.server.call(
+            "prune",
+            microseconds(at),
+            most,
+            milliseconds(keep_completed),
+            milliseconds(keep_stopped),
+            self._completed_lifetime,
+            self._stopped_lifetime,
+        )
+        return Pruned(tasks, keys)
+
+    async def heal(self) -> int:
+        healed, cursor = 0, 0
+        while True:
+            cursor, companies = await self.server.command(
+                "SSCAN", self.server.key("companies"), cursor, "COUNT", COMPANIES_AT_A_TIME
+            )
+            if companies:
+                healed += await self.server.call("heal", *companies)
+            if int(cursor) == 0:
+                await self.server.call("heal")
+                return healed
+
+    async def park(self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000) -> dict[str, int]:
+        rows = await self.server.call("park", json.dumps(list(types)), json.dumps(list(queues)), most)
+        return {type.decode(): count for type, count in rows}
+
+    async def unpark(self, *, most: int = 1_000) -> int:
+        return int(await self.server.call("unpark", most))
+
+    def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        return wakeups.listen(self.server, "work")
+
+    async def watch(self, company_id: UUID, task_id: UUID, *, seconds: float) -> None:
+        await self.server.call("watch", replies.name(company_id, task_id), round(seconds * 1_000))
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[AsyncIterator[frozenset[UUID]]]:
+        async with wakeups.listen(self.server, "changes") as messages:
+            yield (frozenset(map(UUID, told)) async for told in messages)
+
+    async def job(self, company_id: UUID, job_id: UUID) -> Job | None:
+        name = replies.name(company_id, job_id)
+        return replies.job(company_id, job_id, await self.server.command("HGETALL", self.server.key("job", name)))
+
+    async def job_events(self, company_id: UUID, job_id: UUID, *, after: int = 0) -> list[JobEvent] | None:
+        name = replies.name(company_id, job_id)
+        rows = await self.server.command("LRANGE", self.server.key("events", name), after, -1)
+        if not rows and not await self.server.command("EXISTS", self.server.key("job", name)):
+            return None
+        return [replies.event(row) for row in rows]
+
+    async def put_company(
+        self, company_id: UUID, *, slug: str, weight: int, max_in_flight: int | None, paused: bool
+    ) -> None:
+        most = "" if max_in_flight is None else max_in_flight
+        await self.server.call("put_company", str(company_id), slug, weight, most, int(paused))
+
+    async def forget_company(self, company_id: UUID) -> None:
+        while await self.server.call("forget_company", str(company_id), JOBS_AT_A_TIME):
+            pass
+
+    async def due_refunds(self, *, most: int = 1_000) -> list[JobName]:
+        rows = await self.server.command("ZRANGE", self.server.key("refunds"), 0, most - 1)
+        return [JobName(*replies.parts(row)) for row in rows]
+
+    async def drop_refunds(self, jobs: Sequence[JobName]) -> None:
+        if jobs:
+            names = [replies.name(job.company_id, job.job_id) for job in jobs]
+            await self.server.command("ZREM", self.server.key("refunds"), *names)
+
+    async def dead_letters(self, *, most: int = 100) -> list[JobName]:
+        """The jobs of the cell that failed and are still kept, the latest first."""
+        rows = await self.server.command("ZREVRANGE", self.server.key("ended", Status.FAILED.value), 0, most - 1)
+        return [JobName(*replies.parts(row)) for row in rows]
+
+    async def check(self) -> list[str]:
+        return await checks.complaints(self.server, needs_aof=self._wait_aof_seconds is not None)
+
+
+def claim_arguments(
+    worker_id: UUID,
+    token: UUID,
+    *,
+    queues: Sequence[str],
+    batch: int,
+    skipped_types: Sequence[str] = (),
+    at: datetime | None = None,
+) -> tuple[object, ...]:
+    """The arguments of claim.lua."""
+    return (
+        microseconds(at),
+        str(worker_id),
+        str(token),
+        batch,
+        json.dumps(list(queues)),
+        json.dumps(list(skipped_types)),
+    )

@@ -1,0 +1,145 @@
+#!lua flags=allow-oom
+-- Take up to `batch` turns for a worker: whose turns they are, then the head jobs of those companies' lines.
+-- Safe because nobody runs in between. It costs what it takes, and one look at each company that is passed over, which
+-- holds hands; never the backlog nor the number of companies. The rule is told in taketurns/engine/turns.py.
+
+local LOOK_AHEAD = 100  -- how far a head is searched past jobs of types that this worker does not know
+local FAR = 2 ^ 52
+
+local moment = moment_of(ARGV[1])
+local worker, token, batch = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local queues, skipped, skips = cjson.decode(ARGV[5]), {}, false
+for _, type in ipairs(cjson.decode(ARGV[6])) do
+  skipped[type] = true
+  skips = true
+end
+
+local hands = redis.call('SCARD', key('processing')) + batch
+local total_weight = tonumber(redis.call('GET', key('weight')) or 0)
+local others_wait = redis.call('SCARD', key('waiting')) > 1
+local known, reached, taken = {}, {}, {}
+
+local function look_at(company)
+  if not known[company] then
+    local weight, most, paused =
+      unpack(redis.call('HMGET', key('company', company), 'weight', 'max_in_flight', 'paused'))
+    weight = tonumber(weight or 1)
+    local share = math.ceil(hands * weight / math.max(total_weight, weight))
+    known[company] = {
+      weight = weight,
+      held = redis.call('SCARD', key('held', company)),
+      share = others_wait and math.min(share, math.max(hands - 1, 1)) or share,
+      most = tonumber(most or '') or math.huge,
+      is_paused = paused ~= '0',
+    }
+  end
+  return known[company]
+end
+
+-- The first job of a line that this worker may take.
+local function head_of(line)
+  if not skips then
+    return redis.call('ZRANGE', line, 0, 0)[1]
+  end
+  for _, member in ipairs(redis.call('ZRANGE', line, 0, LOOK_AHEAD)) do
+    if not skipped[type_in_line(member)] then
+      return member
+    end
+  end
+end
+
+-- A member of the line whose job is gone is dropped, and is nobody's turn.
+local function take(company, queue, member)
+  local job = company .. ':' .. id_in_line(member)
+  redis.call('ZREM', key('line', company, queue), member)
+  if redis.call('EXISTS', key('job', job)) == 0 then
+    return false
+  end
+  redis.call('HSET', key('job', job), 'status', 'processing', 'claim_token', token, 'worker_id', worker,
+    'started_at', whole(moment))
+  local number = remember(job, 'claimed', moment)
+  redis.call('SADD', key('processing'), job)
+  redis.call('SADD', key('held', company), id_of(job))
+  redis.call('SADD', key('hands', worker), job)
+  local told = redis.call('HMGET', key('job', job), 'type', 'queue', 'priority', 'run_after', 'retry_count',
+    'rescue_count', 'payload', 'max_retries', 'timeout_seconds', 'request_id', 'created_at', 'traceparent')
+  table.insert(taken, { company, id_of(job), number, whole(moment), told })
+  return true
+end
+
+-- A rotation that finds nobody to serve goes on to the furthest place of those who want nothing.
+local function pass_idle_places(queue)
+  local furthest = 0
+  while true do
+    local company, place = unpack(redis.call('ZREVRANGE', key('idle', queue), furthest, furthest, 'WITHSCORES'))
+    if not company or tonumber(place) <= reached[queue] then
+      return
+    end
+    local idle = look_at(company)
+    if idle.is_paused or idle.held < idle.most then
+      reached[queue] = tonumber(place)
+      return
+    end
+    furthest = furthest + 1
+  end
+end
+
+-- Whole rounds are taken from every place of a queue before numbers become too large to be exact; nobody can tell.
+local function rebase(queue)
+  local rounds = reached[queue] - reached[queue] % ROUND
+  for _, places in ipairs({ key('turns', queue), key('idle', queue) }) do
+    for _, company in ipairs(redis.call('ZRANGE', places, 0, -1)) do
+      redis.call('ZINCRBY', places, whole(-rounds), company)
+    end
+  end
+  reached[queue] = reached[queue] - rounds
+end
+
+for _, queue in ipairs(queues) do
+  reached[queue] = tonumber(redis.call('HGET', key('rotations'), queue) or 0)
+  redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', whole(reached[queue]))
+end
+
+for _, lifted in ipairs({ false, true }) do
+  for _, queue in ipairs(queues) do
+    local turns, passed = key('turns', queue), 0
+    while #taken < batch do
+      local company, place = unpack(redis.call('ZRANGE', turns, passed, passed, 'WITHSCORES'))
+      if not company then
+        if lifted then
+          pass_idle_places(queue)
+        end
+        break
+      end
+      local candidate = look_at(company)
+      if candidate.held < candidate.most and (lifted or candidate.held < candidate.share) then
+        local member = head_of(key('line', company, queue))
+        if member and take(company, queue, member) then
+          candidate.held = candidate.held + 1
+          reached[queue] = math.max(reached[queue], tonumber(place))
+          redis.call('ZADD', turns, whole(place_after(reached[queue], candidate.weight)), company)
+        end
+        if look_for_end_of_line(company, queue) then
+          weigh(company)
+        elseif not member then
+          passed = passed + 1
+        end
+      else
+        passed = passed + 1
+      end
+    end
+  end
+end
+
+for queue, place in pairs(reached) do
+  if place >= FAR then
+    rebase(queue)
+  end
+  if redis.call('HEXISTS', key('rotations'), queue) == 1 then
+    redis.call('HSET', key('rotations'), queue, whole(reached[queue]))
+  end
+end
+if #taken > 0 then
+  redis.call('SADD', key('workers'), worker)
+end
+return taken

@@ -1,0 +1,34 @@
+#!lua flags=allow-oom
+-- Drop a company and its jobs, at most `most` of them; answers how many are left. It has no more turns from the first
+-- call on, and a worker that reports on one of its jobs is told that it is gone.
+
+local company, most = ARGV[1], tonumber(ARGV[2])
+local slug = redis.call('HGET', key('company', company), 'slug')
+if slug and redis.call('HGET', key('slugs'), slug) == company then
+  redis.call('HDEL', key('slugs'), slug)
+end
+redis.call('SREM', key('companies'), company)
+redis.call('DEL', key('company', company))
+redis.call('SREM', key('waiting'), company)
+for _, queue in ipairs(redis.call('HKEYS', key('rotations'))) do
+  redis.call('ZREM', key('turns', queue), company)
+  redis.call('ZREM', key('idle', queue), company)
+end
+
+for _, id in ipairs(redis.call('SRANDMEMBER', key('jobs', company), most)) do
+  local job = company .. ':' .. id
+  local status, worker = unpack(redis.call('HMGET', key('job', job), 'status', 'worker_id'))
+  if status == 'scheduled' then
+    redis.call('ZREM', key('scheduled'), job)
+  elseif status == 'pending' then
+    step_out_of_line(job)
+  elseif status == 'processing' then
+    let_go(job, worker)
+  elseif status then
+    redis.call('ZREM', key('ended', status), job)
+  end
+  forget(job)
+  tell_change(job)
+end
+weigh(company)
+return redis.call('SCARD', key('jobs', company))

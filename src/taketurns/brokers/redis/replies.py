@@ -1,0 +1,168 @@
+"""What is said to scripts, and what they answer, as the engine has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from taketurns.engine.job import Job, JobEvent
+from taketurns.engine.task import ClaimedTask, Enqueued, Rescued, Status
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LAST_MICROSECOND: Final = 2**53 - 1  # as far as a double is exact: in the year 2255
+
+
+def microseconds(at: datetime | None) -> str:
+    """A moment as scripts have it, empty for none; what is before 1970 or past 2255 is as good as those."""
+    if at is None:
+        return ""
+    return str(min(max((at - EPOCH) // timedelta(microseconds=1), 0), LAST_MICROSECOND))
+
+
+def milliseconds(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)
+
+
+def optional(value: object | None) -> str:
+    """A value that may be missing, apart from an empty one."""
+    return "" if value is None else f"={value}"
+
+
+def company(name: str) -> str:
+    """A company's id in its one spelling, or its slug as it is."""
+    if len(name) == 36:
+        try:
+            return str(UUID(name))
+        except ValueError:
+            return name
+    return name
+
+
+def name(company_id: UUID, job_id: UUID) -> str:
+    return f"{company_id}:{job_id}"
+
+
+def parts(name: bytes) -> tuple[UUID, UUID]:
+    company_id, _, job_id = name.decode().partition(":")
+    return UUID(company_id), UUID(job_id)
+
+
+def moment(told: bytes | None) -> datetime | None:
+    return None if told is None else _moment(told)
+
+
+def ids(told: Iterable[bytes]) -> set[UUID]:
+    return {UUID(one.decode()) for one in told}
+
+
+def enqueued(company_id: bytes, position: int, row: Sequence[Any]) -> Enqueued:
+    job_id, status, run_after, created_at = row
+    return Enqueued(
+        position=position,
+        replayed=status is None,
+        company_id=UUID(company_id.decode()),
+        task_id=UUID(job_id.decode()),
+        status=Status(status.decode()) if status else None,
+        run_after=moment(run_after),
+        created_at=moment(created_at),
+    )
+
+
+def claimed(row: Sequence[Any], token: UUID) -> ClaimedTask:
+    company_id, job_id, event_number, claimed_at, told = row
+    type, queue, priority, run_after, retries, rescues, payload, max_retries, timeout, request, created_at, trace = told
+    return ClaimedTask(
+        company_id=UUID(company_id.decode()),
+        task_id=UUID(job_id.decode()),
+        type=type.decode(),
+        queue=queue.decode(),
+        priority=int(priority),
+        run_after=_moment(run_after),
+        retry_count=int(retries),
+        rescue_count=int(rescues),
+        event_number=event_number,
+        claimed_at=_moment(claimed_at),
+        payload=payload.decode(),
+        max_retries=int(max_retries),
+        timeout_seconds=None if timeout is None else float(timeout),
+        request_id=_text(request),
+        created_at=_moment(created_at),
+        traceparent=_text(trace),
+        claim_token=token,
+    )
+
+
+def held(row: Sequence[Any]) -> ClaimedTask:
+    """As much of a held job as it takes to release it, or to report on it."""
+    company_id, job_id, told = row
+    type, queue, priority, retries, rescues, event_number, claimed_at, token = told
+    at = _moment(claimed_at)
+    return ClaimedTask(
+        company_id=UUID(company_id.decode()),
+        task_id=UUID(job_id.decode()),
+        type=type.decode(),
+        queue=queue.decode(),
+        priority=int(priority),
+        run_after=at,
+        retry_count=int(retries),
+        rescue_count=int(rescues),
+        event_number=int(event_number),
+        claimed_at=at,
+        payload="{}",
+        max_retries=0,
+        timeout_seconds=None,
+        request_id=None,
+        created_at=at,
+        traceparent=None,
+        claim_token=UUID(token.decode()),
+    )
+
+
+def rescued(row: Sequence[Any]) -> Rescued:
+    company_id, job_id, type, queue, failed = row
+    return Rescued(UUID(company_id.decode()), UUID(job_id.decode()), type.decode(), queue.decode(), failed=bool(failed))
+
+
+def job(company_id: UUID, job_id: UUID, told: Mapping[bytes, bytes]) -> Job | None:
+    """A job by the fields of its hash; None when it has none."""
+    if not told:
+        return None
+    timeout = told.get(b"timeout_seconds")
+    return Job(
+        company_id=company_id,
+        id=job_id,
+        type=told[b"type"].decode(),
+        queue=told[b"queue"].decode(),
+        priority=int(told[b"priority"]),
+        status=Status(told[b"status"].decode()),
+        payload=told[b"payload"].decode(),
+        result=_text(told.get(b"result")),
+        error=_text(told.get(b"error")),
+        retry_count=int(told[b"retry_count"]),
+        max_retries=int(told[b"max_retries"]),
+        timeout_seconds=None if timeout is None else float(timeout),
+        run_after=_moment(told[b"run_after"]),
+        created_at=_moment(told[b"created_at"]),
+        started_at=moment(told.get(b"started_at")),
+        finished_at=moment(told.get(b"finished_at")),
+        expires_at=moment(told.get(b"expires_at")),
+        event_number=int(told[b"event_number"]),
+        request_id=_text(told.get(b"request_id")),
+        reserved_at=moment(told.get(b"reserved_at")),
+    )
+
+
+def event(row: bytes) -> JobEvent:
+    number, kind, at, error, run_after = json.loads(row)
+    return JobEvent(number, kind, _moment(at), error or None, _moment(run_after) if run_after else None)
+
+
+def _moment(told: bytes | str) -> datetime:
+    return EPOCH + timedelta(microseconds=int(told))
+
+
+def _text(told: bytes | None) -> str | None:
+    return None if told is None else told.decode()

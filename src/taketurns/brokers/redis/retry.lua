@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- Run a job again by hand, with a fresh count of retries: one that has ended, or at once one that waits for its time.
+-- Answers the status that the job had; `processing` means that nothing was done, and `pending` jobs wait as they did.
+
+local moment, company = moment_of(ARGV[1]), company_named(ARGV[2])
+if not company then
+  return false
+end
+local job = company .. ':' .. ARGV[3]
+local status = redis.call('HGET', key('job', job), 'status')
+if not status or status == 'pending' or status == 'processing' then
+  return status
+end
+if status == 'scheduled' then
+  redis.call('ZREM', key('scheduled'), job)
+else
+  redis.call('ZREM', key('ended', status), job)
+  redis.call('PERSIST', key('job', job))
+  redis.call('PERSIST', key('events', job))
+end
+redis.call('HDEL', key('job', job), 'result', 'error', 'started_at', 'finished_at', 'expires_at')
+redis.call('HSET', key('job', job), 'retry_count', 0, 'rescue_count', 0, 'run_after', whole(moment))
+remember(job, 'requeued', moment)
+local queue = stand_in_line(job)
+weigh(company)
+tell_work({ [queue] = true })
+return status

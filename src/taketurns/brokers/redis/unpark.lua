@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- Give jobs that were set aside back to their lines once a living worker knows their type, at most `most` of them;
+-- answers how many.
+
+local left = tonumber(ARGV[1])
+
+local known = {}
+for _, worker in ipairs(redis.call('SMEMBERS', key('workers'))) do
+  for _, type in ipairs(cjson.decode(redis.call('HGET', key('lease', worker), 'types') or '[]')) do
+    known[type] = true
+  end
+end
+
+local queues = {}
+for _, line in ipairs(redis.call('SMEMBERS', key('parked'))) do
+  local company, aside = company_of(line), id_of(line)
+  if left > 0 and known[string.match(aside, '^!([^!]*)!')] then
+    for _, member in ipairs(redis.call('ZRANGE', key('line', line), 0, left - 1)) do
+      local job = company .. ':' .. id_in_line(member)
+      redis.call('ZREM', key('line', line), member)
+      if redis.call('HDEL', key('job', job), 'aside') == 1 then
+        queues[stand_in_line(job)] = true
+      end
+      left = left - 1
+    end
+    weigh(company)
+  end
+  if redis.call('EXISTS', key('line', line)) == 0 then
+    redis.call('SREM', key('parked'), line)
+  end
+end
+tell_work(queues)
+return tonumber(ARGV[1]) - left

@@ -1,0 +1,314 @@
+"""A cell in Redis as tests see it: its broker, and its keys by plain commands."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any, Self
+from uuid import UUID
+
+import redis
+
+from taketurns.brokers.redis import RedisBroker, scripts
+from taketurns.brokers.redis.server import Server, cell_key
+from taketurns.engine import turns
+from taketurns.engine.task import TERMINAL, Status
+from taketurns.storage.ids import new_id
+from tests.brokers.cell import Move
+
+ROUND = 32_768
+_PLACES = {
+    int(place * ROUND): place
+    for place in {Fraction(0), *(Fraction(2 * turn - 1, 2 * w) for w in range(1, 101) for turn in range(1, w + 1))}
+}
+
+
+class RedisCell:
+    """See tests.brokers.cell.Cell."""
+
+    broker: RedisBroker
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.prefix = cell_key(name)
+        self.client: Any = redis.Redis.from_url(url, decode_responses=True)
+        self._slugs: dict[UUID, str] = {}
+
+    @classmethod
+    def open(cls, url: str, name: str, **options: Any) -> Self:
+        cell = cls(url, name)
+        cell.broker = RedisBroker(Server(url, cell=name, pool_size=32), **options)
+        return cell
+
+    async def close(self) -> None:
+        await self.broker.server.close()
+        self.clear()
+        self.client.close()
+
+    def key(self, *parts: object) -> str:
+        return ":".join([self.prefix, *map(str, parts)])
+
+    def run(self, verb: str, *arguments: Any) -> Any:
+        return self.client.eval(scripts.load(verb).text, 1, self.prefix, *arguments)
+
+    def add_company(
+        self, slug: str, *, weight: int = 1, max_in_flight: int | None = None, paused: bool = False
+    ) -> UUID:
+        company_id = new_id()
+        self._slugs[company_id] = slug
+        self._put(slug, weight=weight, max_in_flight=max_in_flight or "", paused=int(paused))
+        return company_id
+
+    def set_weight(self, slug: str, weight: int) -> None:
+        self._put(slug, weight=weight)
+
+    def set_max_in_flight(self, slug: str, most: int | None) -> None:
+        self._put(slug, max_in_flight=most or "")
+
+    def set_paused(self, slug: str, paused: bool) -> None:
+        self._put(slug, paused=int(paused))
+
+    def _put(self, slug: str, **changes: int | str) -> None:
+        company_id = self._id_of(slug)
+        known = self.client.hgetall(self.key("company", company_id)) | changes
+        self.run("put_company", str(company_id), slug, known["weight"], known["max_in_flight"], known["paused"])
+
+    def delete_company(self, slug: str) -> None:
+        while self.run("forget_company", str(self._id_of(slug)), 1_000):
+            pass
+
+    def add_lease(self, worker_id: UUID, *, beat: int = 0, types: Sequence[str] = ("work",)) -> None:
+        self.run("take_lease", str(worker_id), "", 86_400_000, "types", json.dumps(list(types)))
+        self.client.hset(self.key("lease", worker_id), "beat", beat)
+
+    def beat(self, worker_id: UUID) -> int:
+        assert self.run("beat", str(worker_id), 86_400_000, "")
+        return int(self.client.hget(self.key("lease", worker_id), "beat"))
+
+    def remove_lease(self, worker_id: UUID) -> None:
+        self.run("remove_lease", str(worker_id))
+
+    def slug_of(self, company_id: UUID) -> str:
+        return self._slugs[company_id]
+
+    def _id_of(self, slug: str) -> UUID:
+        return next(company_id for company_id, name in self._slugs.items() if name == slug)
+
+    def company_of(self, task_id: UUID) -> UUID:
+        return next(
+            company for company in self._slugs if self.client.sismember(self.key("jobs", company), str(task_id))
+        )
+
+    def job(self, task_id: UUID) -> dict[str, str]:
+        """The fields of a job, none when it is forgotten."""
+        jobs: list[dict[str, str]] = [self.client.hgetall(self.key("job", company, task_id)) for company in self._slugs]
+        return next((job for job in jobs if job), {})
+
+    def status(self, task_id: UUID) -> Status | None:
+        job = self.job(task_id)
+        return Status(job["status"]) if job else None
+
+    def result(self, task_id: UUID) -> object:
+        result = self.job(task_id).get("result")
+        return None if result is None else json.loads(result)
+
+    def error(self, task_id: UUID) -> str | None:
+        return self.job(task_id).get("error")
+
+    def retries(self, task_id: UUID) -> int:
+        return int(self.job(task_id)["retry_count"])
+
+    def history(self, task_id: UUID) -> list[Move]:
+        moves = [
+            json.loads(row)
+            for company in self._slugs
+            for row in self.client.lrange(self.key("events", company, task_id), 0, -1)
+        ]
+        return [Move(number, kind) for number, kind, *_ in moves]
+
+    def standing(self) -> Counter[Status]:
+        return Counter(Status(job["status"]) for job in self._jobs().values())
+
+    def clear(self) -> None:
+        with self.client.pipeline(transaction=False) as pipeline:
+            for key in self.client.scan_iter(match=f"{self.prefix}:*", count=10_000):
+                pipeline.unlink(key)
+            pipeline.execute()
+        self._slugs.clear()
+
+    def contradictions(self) -> list[str]:
+        jobs = self._jobs()
+        return [
+            *self._told_twice(jobs),
+            *self._gaps(jobs),
+            *self._kept_wrongly(jobs),
+            *self._out_of_turn(),
+        ]
+
+    def _jobs(self) -> dict[str, dict[str, str]]:
+        found = {
+            f"{company}:{task_id}": self.client.hgetall(self.key("job", company, task_id))
+            for company in self._slugs
+            for task_id in self.client.smembers(self.key("jobs", company))
+        }
+        return {name: job for name, job in found.items() if job}
+
+    def _lines(self) -> dict[tuple[str, str], dict[str, float]]:
+        """What waits, by company and queue."""
+        prefix = self.key("line", "")
+        lines = {}
+        for key in self.client.scan_iter(match=f"{prefix}*", count=1_000):
+            company, _, queue = key.removeprefix(prefix).partition(":")
+            lines[company, queue] = dict(self.client.zrange(key, 0, -1, withscores=True))
+        return lines
+
+    def _told_twice(self, jobs: dict[str, dict[str, str]]) -> Iterator[str]:
+        """A job stands in one place, which is the one that its status says, and nothing else stands anywhere."""
+        places: dict[str, list[str]] = {name: [] for name in jobs}
+        standing: dict[str, list[str]] = {"scheduled": self.client.zrange(self.key("scheduled"), 0, -1)}
+        standing["processing"] = list(self.client.smembers(self.key("processing")))
+        for end in TERMINAL:
+            standing[end] = self.client.zrange(self.key("ended", end), 0, -1)
+        standing["pending"] = []
+        for (company, queue), line in self._lines().items():
+            for member, priority in line.items():
+                run_after, task_id, type = member.split(":", 2)
+                standing["pending"].append(f"{company}:{task_id}")
+                job = jobs.get(f"{company}:{task_id}", {})
+                told = (job.get("aside", job.get("queue")), job.get("priority"), job.get("type"))
+                if told != (queue, str(int(priority)), type) or int(run_after) != int(job["run_after"]):
+                    yield f"a place in line and its job differ: {member} {job}"
+        for status, names in standing.items():
+            for name in names:
+                places.setdefault(name, []).append(status)
+        for name, found in places.items():
+            if name not in jobs or found != [jobs[name]["status"]]:
+                yield f"{name} stands in {found} as {jobs.get(name)}"
+        processing = set(standing["processing"])
+        held = {
+            f"{company}:{task_id}"
+            for company in self._slugs
+            for task_id in self.client.smembers(self.key("held", company))
+        }
+        hands = {f"{jobs[name]['worker_id']} {name}" for name in processing if name in jobs}
+        prefix = self.key("hands", "")
+        told_hands = {
+            f"{key.removeprefix(prefix)} {name}"
+            for key in self.client.scan_iter(match=f"{prefix}*", count=1_000)
+            for name in self.client.smembers(key)
+        }
+        if not (processing == held and hands == told_hands):
+            yield f"what runs is told in different ways: {processing} {held} {hands} {told_hands}"
+
+    def _gaps(self, jobs: dict[str, dict[str, str]]) -> Iterator[str]:
+        for name, job in jobs.items():
+            numbers = [json.loads(row)[0] for row in self.client.lrange(self.key("events", name), 0, -1)]
+            if numbers != list(range(1, int(job["event_number"]) + 1)):
+                yield f"the history of {name} has gaps, or another end than the job: {numbers} {job}"
+
+    def _kept_wrongly(self, jobs: dict[str, dict[str, str]]) -> Iterator[str]:
+        """What has ended is kept for a time, what has not for as long as it takes."""
+        for name, job in jobs.items():
+            for key in (self.key("job", name), self.key("events", name)):
+                if (self.client.pttl(key) > 0) is not (job["status"] in TERMINAL):
+                    yield f"{key} of a {job['status']} job is kept for {self.client.pttl(key)} ms"
+
+    def _out_of_turn(self) -> Iterator[str]:
+        """Exactly those companies stand in a rotation that have work there and may have it done."""
+        served = {company for company in map(str, self._slugs) if self._company(company).get("paused") == "0"}
+        lines = {line for line in self._lines() if not line[1].startswith("!")}
+        queues = {queue for _, queue in lines} | set(self.client.hkeys(self.key("rotations")))
+        wanted = {line for line in lines if line[0] in served}
+        found = {
+            (company, queue) for queue in queues for company in self.client.zrange(self.key("turns", queue), 0, -1)
+        }
+        if wanted != found:
+            yield f"companies have work but no turn, or a turn but no work: {wanted ^ found}"
+        for queue in queues:
+            idle = set(self.client.zrange(self.key("idle", queue), 0, -1))
+            if both := idle & {company for company, of in found if of == queue}:
+                yield f"companies wait and do not in {queue}: {both}"
+        told = {
+            (company, queue)
+            for company in map(str, self._slugs)
+            for queue in self.client.smembers(self.key("lines", company))
+        }
+        if told != lines:
+            yield f"lines differ from their index: {told ^ lines}"
+        waiting = {company for company, _ in wanted}
+        if waiting != self.client.smembers(self.key("waiting")):
+            yield f"those who wait differ from their index: {waiting}"
+        running = {company for company in map(str, self._slugs) if self.client.exists(self.key("held", company))}
+        weights = {company: self._company(company).get("weight", "0") for company in waiting | running}
+        if weights != self.client.hgetall(self.key("weights")):
+            yield f"weights differ from those counted: {weights}"
+        if sum(map(int, weights.values())) != int(self.client.get(self.key("weight")) or 0):
+            yield f"weights do not add up to {self.client.get(self.key('weight'))}: {weights}"
+
+    def _company(self, company: str) -> dict[str, str]:
+        told: dict[str, str] = self.client.hgetall(self.key("company", company))
+        return told
+
+    def seen_by_the_rule(self, queues: Sequence[str]) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
+        """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id."""
+        return known_to_the_rule(self.client.eval(look(SEEN), 1, self.prefix, json.dumps(list(queues))))
+
+
+SEEN = """
+local function seen(named)
+  local told = { companies = {}, rotations = {} }
+  local queues = redis.call('HGETALL', key('rotations'))
+  for _, queue in ipairs(named) do
+    table.insert(queues, queue)
+    table.insert(queues, redis.call('HGET', key('rotations'), queue) or '0')
+  end
+  for position = 1, #queues, 2 do
+    local queue = queues[position]
+    local rotation = { place = queues[position + 1], waiting = {}, places = {} }
+    for _, company in ipairs(redis.call('SMEMBERS', key('companies'))) do
+      told.companies[company] = redis.call('HMGET', key('company', company), 'weight', 'max_in_flight', 'paused')
+      table.insert(told.companies[company], redis.call('SCARD', key('held', company)))
+      rotation.waiting[company] = redis.call('ZCARD', key('line', company, queue))
+    end
+    for _, kind in ipairs({ 'turns', 'idle' }) do
+      local places = redis.call('ZRANGE', key(kind, queue), 0, -1, 'WITHSCORES')
+      for place = 1, #places, 2 do
+        rotation.places[places[place]] = places[place + 1]
+      end
+    end
+    told.rotations[queue] = rotation
+  end
+  return cjson.encode(told)
+end
+"""
+
+
+def look(functions: str, body: str = "return seen(cjson.decode(ARGV[1]))") -> str:
+    """A script that can use what the verbs have in common."""
+    return f"#!lua\n{scripts.read(scripts.PROLOGUE)}\n{functions}\n{body}"
+
+
+def known_to_the_rule(seen: str | bytes) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
+    """What `seen` told, as the model has it."""
+    told = json.loads(seen)
+    companies = {
+        company: turns.Company(int(weight), held, int(most) if most else None, paused == "1")
+        for company, (weight, most, paused, held) in dict(told["companies"]).items()
+    }
+    rotations = {
+        queue: turns.Rotation(
+            exact(float(rotation["place"])),
+            {company: count for company, count in dict(rotation["waiting"]).items() if count},
+            {company: exact(float(place)) for company, place in dict(rotation["places"]).items()},
+        )
+        for queue, rotation in dict(told["rotations"]).items()
+    }
+    return companies, rotations
+
+
+def exact(place: float) -> Fraction:
+    """A place in rounds."""
+    rounds, within = divmod(int(place), ROUND)
+    return rounds + _PLACES[within]

@@ -1,0 +1,176 @@
+"""The claim held to the rule: it takes the very turns that taketurns.engine.turns tells, and leaves the very places."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taketurns.engine import turns
+from taketurns.engine.task import ClaimedTask
+from tests.brokers.cell import new_tasks, reports
+from tests.brokers.redis.cell import ROUND, RedisCell, exact, look
+
+QUEUES = ("bulk", "default")
+WORKER = UUID(int=1)
+LARGEST_WEIGHT = 100
+
+by_random_moves = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+weights = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([1, 100]))
+batches = st.one_of(st.just(1), st.integers(1, 10), st.integers(1, 100))
+companies = st.lists(
+    st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), min_size=1, max_size=7
+)
+
+NEXT_PLACES = """
+local told = {}
+for _, step in ipairs(cjson.decode(ARGV[1])) do
+  table.insert(told, whole(place_after(step[1] + tonumber(ARGV[2]) * ROUND, step[2])))
+end
+return told
+"""
+
+
+async def claim_as_told(cell: RedisCell, batch: int, queues: Sequence[str] = ("default",)) -> list[ClaimedTask]:
+    """Claim, and compare turn by turn with what the rule says of the state that the claim finds."""
+    known, rotations = cell.seen_by_the_rule(queues)
+    told = turns.take(known, rotations, queues, batch)
+    taken = await cell.broker.claim(WORKER, queues=queues, batch=batch)
+    assert [(task.queue, str(task.company_id)) for task in taken] == [(turn.queue, turn.company) for turn in told]
+    _, found = cell.seen_by_the_rule(queues)
+    for queue in queues:
+        assert found[queue].place == rotations[queue].place
+        assert found[queue].places == rotations[queue].places
+    return taken
+
+
+@by_random_moves
+@given(companies, st.lists(batches, min_size=1, max_size=8), st.randoms())
+async def test_the_claim_takes_the_turns_of_the_rule(
+    cell: RedisCell, companies: list[dict[str, Any]], batches: list[int], chance: random.Random
+) -> None:
+    cell.clear()
+    names = [chr(ord("a") + place) for place in range(len(companies))]
+    for name, options in zip(names, companies, strict=True):
+        cell.add_company(name, **options)
+    running: list[ClaimedTask] = []
+    for batch in batches:
+        await _disturb(cell, names, chance)
+        running += await claim_as_told(cell, batch, chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]]))
+        ended = [task for task in running if chance.random() < 0.5]
+        await cell.broker.settle(reports(ended))
+        running = [task for task in running if task not in ended]
+    assert cell.contradictions() == []
+
+
+async def _disturb(cell: RedisCell, names: Sequence[str], chance: random.Random) -> None:
+    for name in names:
+        for queue in QUEUES:
+            if chance.random() < 0.4:
+                await cell.broker.enqueue(name, new_tasks(chance.randint(1, 30), queue=queue))
+        if chance.random() < 0.1:
+            cell.set_weight(name, chance.choice([1, 2, 7, 100]))
+        if chance.random() < 0.1:
+            cell.set_paused(name, chance.random() < 0.5)
+        if chance.random() < 0.1:
+            cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
+
+
+@pytest.mark.parametrize("heaviest", [1, 3, 100])
+async def test_a_hundred_and_fifty_companies_take_the_turns_of_the_rule(cell: RedisCell, heaviest: int) -> None:
+    chance = random.Random(heaviest)
+    for place in range(150):
+        cell.add_company(f"c{place:03}", weight=chance.choice([1, 1, 1, heaviest]))
+        await cell.broker.enqueue(f"c{place:03}", new_tasks(40))
+    running: list[ClaimedTask] = []
+    for batch in [1, 7, 150, 40, 1, 20, 3, 90, 10, 10]:
+        running += await claim_as_told(cell, batch)
+        chance.shuffle(running)
+        ended, running = running[::2], running[1::2]
+        await cell.broker.settle(reports(ended))
+
+
+async def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(cell: RedisCell) -> None:
+    cell.add_company("retired")
+    await cell.broker.enqueue("retired", new_tasks(1_000))
+    await cell.broker.claim(WORKER, queues=["default"], batch=1_000)
+    cell.add_company("heavy", weight=100)
+    cell.add_company("light")
+    cell.add_company("limited", weight=100, max_in_flight=1)
+    for name in ("heavy", "light", "limited"):
+        await cell.broker.enqueue(name, new_tasks(500))
+    taken: Counter[str] = Counter()
+    for _ in range(30):
+        claimed = await claim_as_told(cell, 10)
+        taken.update(cell.slug_of(task.company_id) for task in claimed)
+        await cell.broker.settle(reports(claimed))
+    assert taken["light"] <= 4
+
+
+async def test_companies_that_were_deleted_do_not_stop_the_rotation(cell: RedisCell) -> None:
+    for name in ("gone", "lost", "past", "kept"):
+        cell.add_company(name)
+        await cell.broker.enqueue(name, new_tasks())
+    await cell.broker.settle(reports(await claim_as_told(cell, 4)))
+    for name in ("gone", "lost", "past"):
+        cell.delete_company(name)
+    await cell.broker.enqueue("kept", new_tasks(3))
+    assert len(await claim_as_told(cell, 1)) == 1
+    assert len(await claim_as_told(cell, 10)) == 2
+    assert cell.contradictions() == []
+
+
+def test_the_next_place_is_exact_after_every_place(cell: RedisCell) -> None:
+    """Every place that any weight has in a round, and the beginning, late in the life of a rotation too; for the
+    lightest, the heaviest and some others."""
+    chance = random.Random(7)
+    places = sorted({int(place) for weight in range(1, LARGEST_WEIGHT + 1) for place in _grid(weight)} | {0})
+    steps = [(place, weight) for place in places for weight in {1, 99, 100, *chance.choices(range(1, 101), k=5)}]
+    rounds = 2**37 - 1
+    told = cell.client.eval(look(NEXT_PLACES, ""), 1, cell.prefix, json.dumps(steps), rounds)
+    for (place, weight), after in zip(steps, told, strict=True):
+        assert exact(float(after)) == turns.place_after(exact(place) + rounds, weight)
+
+
+def test_places_are_ordered_and_told_apart_by_their_units() -> None:
+    places = sorted({place for weight in range(1, LARGEST_WEIGHT + 1) for place in _fractions(weight)})
+    units = [int(place * ROUND) for place in places]
+    assert all(earlier < later for earlier, later in pairwise(units))
+
+
+async def test_a_rotation_goes_on_when_its_numbers_have_become_large(cell: RedisCell) -> None:
+    """The same turns as after a start, and whole rounds less."""
+    for name, weight in (("a", 3), ("b", 7), ("c", 100)):
+        cell.add_company(name, weight=weight)
+        await cell.broker.enqueue(name, new_tasks(60))
+    await claim_as_told(cell, 5)
+    far = (2**37 - 1) * ROUND
+    for company in cell.client.zrange(cell.key("turns", "default"), 0, -1):
+        cell.client.zincrby(cell.key("turns", "default"), far, company)
+    cell.client.hincrby(cell.key("rotations"), "default", far)
+    for _ in range(20):
+        known, rotations = cell.seen_by_the_rule(["default"])
+        told = turns.take(known, rotations, ["default"], 6)
+        taken = await cell.broker.claim(WORKER, queues=["default"], batch=6)
+        assert [str(task.company_id) for task in taken] == [turn.company for turn in told]
+    _, found = cell.seen_by_the_rule(["default"])
+    assert found["default"].place < 10
+    assert cell.contradictions() == []
+
+
+def _fractions(weight: int) -> list[Fraction]:
+    return [Fraction(2 * turn - 1, 2 * weight) for turn in range(1, weight + 1)]
+
+
+def _grid(weight: int) -> list[Fraction]:
+    return [place * ROUND for place in _fractions(weight)]
