@@ -331,7 +331,7 @@ async def test_a_key_makes_one_task_for_one_request(tt: Taketurns, stored: Store
 async def test_a_key_does_not_serve_two_requests(tt: Taketurns, stored: Stored) -> None:  # fault 028
     keyed = greeter(tt).using(idempotency_key="order-7")
     await keyed.enqueue(company="acme", name="Ada")
-    with pytest.raises(IdempotencyConflict):
+    with pytest.raises(IdempotencyConflict, match=r"^the idempotency key was used before"):
         await keyed.enqueue(company="acme", name="Bob")
     with pytest.raises(IdempotencyConflict):
         await keyed.using(priority=1).enqueue(company="acme", name="Ada")

@@ -42,10 +42,9 @@ class UnknownType(TaketurnsError):
     """No handler is known for this type."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        listed = ", ".join(sorted(known)) or "none"
-        super().__init__(f"no handler is known for type {name!r}; known types: {listed}")
         self.name = name
-        self.known = tuple(sorted(known))
+        self.known = tuple(sorted(set(known)))
+        super().__init__(f"no handler is known for type {name!r}; known types: {', '.join(self.known) or 'none'}")
 
 
 class InvalidPayload(TaketurnsError):
@@ -68,11 +67,12 @@ class InvalidOption(TaketurnsError):
 
 
 class IdempotencyConflict(TaketurnsError):
-    """The key was used before, for another request; `positions` are the places in a batch, from 0."""
+    """The key was used before, for another request; `positions` are the places in a batch of so many, from 0."""
 
-    def __init__(self, positions: Sequence[int]) -> None:
+    def __init__(self, positions: Sequence[int], *, of: int) -> None:
+        of_which = f" of task {', '.join(map(str, positions))}" if of > 1 else ""
         super().__init__(
-            f"the idempotency key of task {', '.join(map(str, positions))} was used before for another request:"
+            f"the idempotency key{of_which} was used before for another request:"
             " use a new key, or send the same request"
         )
         self.positions = tuple(positions)

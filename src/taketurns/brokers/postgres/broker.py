@@ -87,7 +87,7 @@ class PostgresBroker:
             )
         except psycopg.errors.NoDataFound as error:
             raise UnknownCompany(company) from error
-        return enqueued_tasks(rows)
+        return enqueued_tasks(rows, of=len(tasks))
 
     async def claim(
         self,
@@ -234,11 +234,11 @@ def enqueue_arguments(
     )
 
 
-def enqueued_tasks(rows: Sequence[Row]) -> list[Enqueued]:
-    """What the rows of enqueue.sql say. Raises IdempotencyConflict when they tell of one."""
+def enqueued_tasks(rows: Sequence[Row], *, of: int) -> list[Enqueued]:
+    """What the rows of enqueue.sql say of so many tasks. Raises IdempotencyConflict when they tell of one."""
     conflicts = [number - 1 for number, outcome, *_ in rows if outcome == "conflict"]
     if conflicts:
-        raise IdempotencyConflict(conflicts)
+        raise IdempotencyConflict(conflicts, of=of)
     return [
         Enqueued(
             position=number - 1,

@@ -95,7 +95,7 @@ async def enqueue_in(
         rows = await _run_on_sqlalchemy(transaction, schema, values)
     if not rows:
         raise UnknownCompany(company)
-    return enqueued_tasks([row[:-1] for row in rows])
+    return enqueued_tasks([row[:-1] for row in rows], of=len(tasks))
 
 
 async def _run_on_psycopg(
