@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from taketurns.engine import limits
 from taketurns.engine.errors import ConfigurationError, InvalidPayload, UnknownType
@@ -59,6 +61,10 @@ def test_an_unknown_type_is_told_with_the_known_ones(registry: Registry) -> None
     assert raised.value.known == ("count", "send")
 
 
+def test_a_known_type_is_told_once() -> None:
+    assert str(UnknownType("cuont", ["send", "count", "send"])).endswith("known types: count, send")
+
+
 def test_a_payload_becomes_the_handlers_arguments(registry: Registry) -> None:
     task_type = registry.add(send, context_type=Context)
     assert task_type.context_parameter == "context"
@@ -88,6 +94,15 @@ def test_a_payload_that_does_not_fit_is_refused_by_field(
     assert [error["loc"] for error in raised.value.errors] == [place]
 
 
+def bounded(words: Annotated[int, Field(max_length=3)]) -> None:
+    """To ask for a number's length raises what is no ValidationError."""
+
+
+def test_a_check_that_breaks_refuses_the_payload(registry: Registry) -> None:
+    with pytest.raises(InvalidPayload, match="TypeError"):
+        registry.add(bounded).validate({"words": 1})
+
+
 def test_the_schema_names_each_field(registry: Registry) -> None:
     schema = registry.add(send, context_type=Context).payload_schema
     assert set(schema["properties"]) == {"to", "subject", "at"}
@@ -114,10 +129,78 @@ def test_parameters_that_no_object_can_fill_are_refused(registry: Registry, hand
     assert len(registry) == 0
 
 
+def locked(number: int, lock: threading.Lock) -> None:
+    """No JSON is a lock."""
+
+
+def called_back(number: int, call: Callable[[], int]) -> None:
+    """No JSON Schema tells of a function."""
+
+
+@pytest.mark.parametrize(("handler", "parameter"), [(locked, "lock"), (called_back, "call")])
+def test_a_parameter_that_no_json_can_fill_is_refused_and_named(
+    registry: Registry, handler: Callable[..., None], parameter: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{handler.__name__}': parameter '{parameter}'"):
+        registry.add(handler)
+    assert len(registry) == 0
+
+
+def unreadable(number: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Its annotation names nothing."""
+
+
+def test_annotations_that_name_nothing_are_refused(registry: Registry) -> None:
+    with pytest.raises(ConfigurationError, match=r"'unreadable'.*'Nowhere' is not defined"):
+        registry.add(unreadable)
+
+
+PARAMETER_NAMES = [*(name for name in dir(BaseModel) if not name.startswith("__")), "_unused", "__unused", "self"]
+
+
+@pytest.mark.parametrize("name", PARAMETER_NAMES)
+def test_a_parameter_of_any_name_gets_its_value_or_is_refused(registry: Registry, name: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def handler({name}: int) -> None: ...", namespace)  # noqa: S102
+    try:
+        task_type = registry.add(namespace["handler"])
+    except ConfigurationError as error:
+        assert repr(name) in str(error)  # noqa: PT017
+        assert name.startswith(("_", "model_"))
+    else:
+        assert task_type.validate({name: 7}) == {name: 7}
+
+
+def yields() -> Iterator[int]:
+    yield 1
+
+
+async def yields_in_turn() -> AsyncIterator[int]:
+    yield 1
+
+
+class Sender:
+    def __call__(self, number: int) -> None:
+        """What is registered is a function."""
+
+
+@pytest.mark.parametrize("handler", [yields, yields_in_turn, Sender, Sender(), functools.partial(count, 1), 3])
+def test_what_is_no_function_that_returns_is_no_handler(registry: Registry, handler: Any) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be a handler"):
+        registry.add(handler, name="work")
+    assert len(registry) == 0
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"name": "1st"},
+        {"name": ""},
+        {"name": 3},
+        {"queue": 3},
+        {"timeout_seconds": "30"},
+        {"timeout_seconds": True},
+        {"backoff": 3},
         {"name": "a" * (limits.TYPE_LENGTH + 1)},
         {"name": "with space"},
         {"queue": ""},
@@ -130,6 +213,8 @@ def test_parameters_that_no_object_can_fill_are_refused(registry: Registry, hand
         {"timeout_seconds": 0},
         {"timeout_seconds": float("nan")},
         {"timeout_seconds": float("inf")},
+        {"priority": "high"},
+        {"max_retries": 2.5},
     ],
 )
 def test_options_out_of_bounds_are_refused_and_named(registry: Registry, options: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_type_hints
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from taketurns.engine import limits
 from taketurns.engine.errors import ConfigurationError, InvalidPayload, UnknownType
-from taketurns.engine.retry import Backoff
+from taketurns.engine.retry import Backoff, is_number
 
 TYPE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
@@ -39,6 +40,9 @@ class TaskType:
             model = self.payload_model.model_validate(payload)
         except ValidationError as error:
             raise InvalidPayload(self.name, error.errors(include_url=False, include_input=False)) from error
+        except Exception as error:  # a validator of the application's own may raise anything
+            told = f"cannot be checked: a validator of the handler's raised {type(error).__name__}"
+            raise InvalidPayload(self.name, [{"loc": (), "msg": told, "type": "validator_failed"}]) from error
         return {name: getattr(model, name) for name in type(model).model_fields}
 
     @property
@@ -64,9 +68,15 @@ class Registry:
         """Register a handler under its function's name, or another.
 
         A parameter annotated with `context_type` is not part of the payload: it is given the context of the attempt.
-        Raises ConfigurationError when the name is taken or an option is out of bounds.
+        Raises ConfigurationError when the name is taken, an option is out of bounds, or the function can be no handler.
         """
-        name = name or handler.__name__
+        if (
+            not inspect.isroutine(handler)
+            or inspect.isgeneratorfunction(handler)
+            or inspect.isasyncgenfunction(handler)
+        ):
+            raise ConfigurationError(f"{handler!r} cannot be a handler: that is a function that returns, async or not")
+        name = handler.__name__ if name is None else name
         if name in self._types:
             raise ConfigurationError(f"type {name!r} is registered twice: give one of the handlers another name")
         payload_model, context_parameter = payload_model_of(handler, name=name, context_type=context_type)
@@ -110,7 +120,10 @@ def payload_model_of(
 
     Unknown fields are refused. Raises ConfigurationError for parameters that a JSON object cannot fill.
     """
-    hints = get_type_hints(handler, include_extras=True)
+    try:
+        hints = get_type_hints(handler, include_extras=True)
+    except Exception as error:
+        raise ConfigurationError(f"type {name!r}: the handler's annotations cannot be read: {error}") from error
     fields: dict[str, Any] = {}
     context_parameter: str | None = None
     for parameter in inspect.signature(handler).parameters.values():
@@ -120,12 +133,46 @@ def payload_model_of(
         if context_type is not None and hint is context_type:
             context_parameter = parameter.name
             continue
+        if parameter.name.startswith("_") or (
+            parameter.name.startswith("model_") and hasattr(BaseModel, parameter.name)
+        ):
+            raise ConfigurationError(
+                f"type {name!r}: a parameter cannot be called {parameter.name!r}: give it another name"
+            )
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hint, default)
-    model = create_model(
-        f"{name} payload", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
-    )
-    return model, context_parameter
+    try:
+        return _model(name, fields), context_parameter
+    except Exception as error:
+        parameter_name, reason = _misfit(name, fields) or ("", error)
+        of_parameter = (
+            f"parameter {parameter_name!r} cannot be filled from JSON" if parameter_name else "the parameters"
+        )
+        raise ConfigurationError(f"type {name!r}: {of_parameter}: {_first_line(reason)}") from error
+
+
+def _model(name: str, fields: Mapping[str, Any]) -> type[BaseModel]:
+    """Its JSON Schema is made as well, to see that there is one."""
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # json, copy … are names like any other here
+        model = create_model(
+            f"{name} payload", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
+        )
+        model.model_json_schema()
+    return model
+
+
+def _misfit(name: str, fields: Mapping[str, Any]) -> tuple[str, Exception] | None:
+    """The first parameter of which no model can be made, and why not."""
+    for parameter, field_of in fields.items():
+        try:
+            _model(name, {parameter: field_of})
+        except Exception as error:
+            return parameter, error
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _check(task_type: TaskType) -> None:
@@ -138,6 +185,8 @@ def _check(task_type: TaskType) -> None:
     )
     for name, complaint in options:
         raise ConfigurationError(f"type {task_type.name!r}: {name} {complaint}")
+    if not isinstance(task_type.backoff, Backoff):
+        raise ConfigurationError(f"type {task_type.name!r}: backoff must be a Backoff, not {task_type.backoff!r}")
 
 
 def check_options(
@@ -150,12 +199,12 @@ def check_options(
     delay_seconds: float | None = None,
 ) -> Iterator[tuple[str, str]]:
     """What is out of bounds: the option's name and what to do, for each."""
-    if type is not None and not (len(type) <= limits.TYPE_LENGTH and TYPE_NAME.fullmatch(type)):
+    if type is not None and not _is_name(type, TYPE_NAME, limits.TYPE_LENGTH):
         yield (
             "type",
             f"must be 1 to {limits.TYPE_LENGTH} letters, digits or _ . : - and not begin with a digit",
         )
-    if queue is not None and not (len(queue) <= limits.QUEUE_LENGTH and QUEUE_NAME.fullmatch(queue)):
+    if queue is not None and not _is_name(queue, QUEUE_NAME, limits.QUEUE_LENGTH):
         yield "queue", f"must be 1 to {limits.QUEUE_LENGTH} letters, digits or _ . : -"
     if priority is not None and not (_is_whole(priority) and limits.PRIORITY_FIRST <= priority <= limits.PRIORITY_LAST):
         yield (
@@ -164,10 +213,16 @@ def check_options(
         )
     if max_retries is not None and not (_is_whole(max_retries) and 0 <= max_retries <= limits.MAX_RETRIES_MAX):
         yield "max_retries", f"must be a number from 0 to {limits.MAX_RETRIES_MAX}"
-    if timeout_seconds is not None and not 0 < timeout_seconds <= limits.TIMEOUT_SECONDS_MAX:
+    if timeout_seconds is not None and not (
+        is_number(timeout_seconds) and 0 < timeout_seconds <= limits.TIMEOUT_SECONDS_MAX
+    ):
         yield "timeout_seconds", f"must be above 0 and at most {limits.TIMEOUT_SECONDS_MAX:g}"
-    if delay_seconds is not None and not 0 <= delay_seconds <= limits.DELAY_SECONDS_MAX:
+    if delay_seconds is not None and not (is_number(delay_seconds) and 0 <= delay_seconds <= limits.DELAY_SECONDS_MAX):
         yield "delay_seconds", f"must be from 0 to {limits.DELAY_SECONDS_MAX:g}"
+
+
+def _is_name(text: object, pattern: re.Pattern[str], most: int) -> bool:
+    return isinstance(text, str) and len(text) <= most and pattern.fullmatch(text) is not None
 
 
 def _is_whole(number: object) -> bool:
