@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from pydantic_core import SchemaSerializer
 
 from taketurns.engine.errors import Fail
 from taketurns.engine.registry import Registry
@@ -170,7 +171,9 @@ async def test_an_unknown_type_fails_its_task(bench: Bench) -> None:
 
 # Fault 095
 @pytest.mark.parametrize("is_async", [True, False])
-@pytest.mark.parametrize("error", [SystemExit(0), SystemExit(3), KeyboardInterrupt(), BaseException("odd")])
+@pytest.mark.parametrize(
+    "error", [SystemExit(0), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("odd")]
+)
 async def test_no_exception_of_a_handler_ends_more_than_its_attempt(
     bench: Bench, error: BaseException, is_async: bool
 ) -> None:
@@ -184,6 +187,25 @@ async def test_no_exception_of_a_handler_ends_more_than_its_attempt(
     answer = await bench.run()
     assert answer.outcome is Outcome.RETRY
     assert str(answer.error).startswith(type(error).__name__)
+
+
+class Sour:
+    """A result whose own code raises as it is written."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    @property
+    def __pydantic_serializer__(self) -> SchemaSerializer:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), ValueError("sour")])
+async def test_a_result_that_raises_as_it_is_written_ends_its_attempt(bench: Bench, error: BaseException) -> None:
+    bench.add(lambda: Sour(error))
+    answer = await bench.run()
+    assert answer.outcome is Outcome.RETRY
+    assert type(error).__name__ in str(answer.error) or "not JSON" in str(answer.error)
 
 
 async def test_sys_exit_is_not_a_success(bench: Bench) -> None:

@@ -165,9 +165,9 @@ class Attempt:
             return Unfit(str(unfit))
         try:
             return Returned(await type.handler(**arguments))
-        except GeneratorExit:
-            raise
         except BaseException as error:  # fault 095: SystemExit and its kin end the attempt, not the worker
+            if isinstance(error, GeneratorExit) and not self._loop.is_running():  # it is closed with its loop
+                raise
             return Raised(error)
 
     def _run_in_thread(self, type: TaskType) -> None:
@@ -223,7 +223,10 @@ class Attempt:
 
     def _report(self, ending: Ending) -> Report:
         backoff = self._type.backoff if self._type is not None else Backoff()
-        return outcome.report(self.task, ending, backoff=backoff)
+        try:
+            return outcome.report(self.task, ending, backoff=backoff)
+        except BaseException as error:  # what a result's own code raises as it is written must not cost the hand
+            return outcome.report(self.task, Raised(error), backoff=backoff)
 
 
 class _Unfit(Exception):
