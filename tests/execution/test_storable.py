@@ -85,6 +85,8 @@ UNSTORABLE: dict[str, tuple[object, str]] = {
     "minus infinity": ({"deep": [-math.inf]}, "infinite"),
     "an object": (object(), "unknown type"),
     "a deep list": (nested(5_000), "depth"),
+    "a list as deep as none is read": (nested(250), "could not be read again"),
+    "a number with more digits than are read": ({"total": 10**4_300}, "could not be read again"),
     "a cycle": (CYCLE, "Circular"),
     "bytes that are no text": (b"\xff", "utf-8"),
     "a long text": ("x" * limits.RESULT_BYTES, f"{limits.RESULT_BYTES} are kept at most"),

@@ -34,6 +34,7 @@ def result_text(value: object) -> str | None:
         raise Unstorable(f"the result has {len(text)} bytes of JSON, and {limits.RESULT_BYTES} are kept at most")
     if b"\\u0000" in text and _NUL.search(text):
         raise Unstorable("the result holds a NUL character, which PostgreSQL cannot store")
+    _refuse_unreadable(text)
     if b"NaN" in text or b"Infinity" in text:
         _refuse_constants(text)
     return text.decode()
@@ -69,6 +70,14 @@ def clean(text: str) -> str:
     """Text that PostgreSQL can store, of bounded length: no NUL, no lone surrogate."""
     text = text[: limits.ERROR_LENGTH].replace("\x00", "\N{REPLACEMENT CHARACTER}")
     return text.encode("utf-8", "backslashreplace").decode()[: limits.ERROR_LENGTH]
+
+
+def _refuse_unreadable(text: bytes) -> None:
+    """What is stored must be read again: a number may have too many digits for that, or a list too many levels."""
+    try:
+        pydantic_core.from_json(text)
+    except ValueError as error:
+        raise Unstorable(f"the result could not be read again: {error}") from error
 
 
 def _refuse_constants(text: bytes) -> None:
