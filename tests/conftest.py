@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from taketurns.storage.embedded.home import quick_directory
@@ -19,6 +20,12 @@ from tests.valkeys import ValkeyCluster, Valkeys, forget, shared_valkey
 
 _RUN = "TAKETURNS_TEST_RUN"  # names one run to all its processes: pytest-xdist's workers inherit it
 _BEGAN_THE_RUN = pytest.StashKey[str]()
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
