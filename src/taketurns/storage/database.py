@@ -8,6 +8,7 @@ the cell's schema when a statement is sent, and time limits are kept by the clie
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, LiteralString
@@ -18,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from sqlalchemy import Executable, make_url
 from sqlalchemy.dialects.postgresql import psycopg as psycopg_dialect
 
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import InvalidData, Unavailable
 
 Row = tuple[Any, ...]
 
@@ -60,6 +61,7 @@ class Database:
             timeout=pool_timeout,
             open=False,
             name=name,
+            check=_check,
             kwargs={
                 "autocommit": True,
                 "application_name": name,
@@ -77,7 +79,10 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[Row]]:
-        """A connection in autocommit. Raises Unavailable when none can be had, or the server goes away meanwhile."""
+        """A connection in autocommit.
+
+        Raises Unavailable when none can be had, or the server goes away meanwhile, and InvalidData.
+        """
         try:
             async with asyncio.timeout(self.statement_timeout + self._pool.timeout):
                 async with self._pool.connection() as connection:
@@ -92,6 +97,8 @@ class Database:
             raise Unavailable(
                 f"the database is not reachable: {str(error).splitlines()[0] if str(error) else error!r}"
             ) from error
+        except (psycopg.DataError, UnicodeError) as error:
+            raise InvalidData(str(error)) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection[Row]]:
@@ -108,6 +115,15 @@ class Database:
         """Run one SQLAlchemy Core statement; rows are plain tuples as psycopg makes them."""
         async with self.connection() as connection:
             return await fetch(connection, self.schema, statement)
+
+
+async def _check(connection: AsyncConnection[Row]) -> None:
+    """Whether a pooled connection may be used. A server that has gone since has said so on it, and that can be seen
+    without a word to it; only then is it asked."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        await AsyncConnectionPool.check_connection(connection)
 
 
 async def call(connection: AsyncConnection[Row], schema: str, function: LiteralString, *arguments: object) -> list[Row]:

@@ -1,0 +1,56 @@
+"""The pool of one process: connections whose server has gone, and values that PostgreSQL refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from taketurns.engine.errors import InvalidData
+from taketurns.storage.database import Database, conninfo
+
+POOL_SIZE = 4
+
+
+@pytest.fixture
+async def database(empty_database_url: str) -> AsyncIterator[Database]:
+    database = Database(empty_database_url, pool_size=POOL_SIZE)
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def process_ids(database: Database) -> set[int]:
+    """The server's processes of as many connections as the pool can have."""
+    everybody = asyncio.Barrier(POOL_SIZE)
+
+    async def one() -> int:
+        async with database.connection() as connection:
+            await everybody.wait()
+            return connection.info.backend_pid
+
+    return set(await asyncio.gather(*(one() for _ in range(POOL_SIZE))))
+
+
+async def test_a_connection_that_was_lost_while_nobody_used_it_costs_no_request(  # fault 110
+    database: Database,
+) -> None:
+    before = await process_ids(database)
+    async with await psycopg.AsyncConnection.connect(conninfo(database.url), autocommit=True) as outside:
+        for process_id in before:
+            await outside.execute("select pg_terminate_backend(%s, 10000)", [process_id])
+    after = await process_ids(database)
+    assert len(after) == POOL_SIZE
+    assert not after & before
+
+
+async def test_a_value_that_postgresql_refuses_is_told_in_a_word_of_ours(database: Database) -> None:
+    for value in ("a\x00b", "\ud800"):
+        with pytest.raises(InvalidData):
+            async with database.connection() as connection:
+                await connection.execute("select %s::text", [value])
+    with pytest.raises(InvalidData):
+        async with database.connection() as connection:
+            await (await connection.execute("select '-infinity'::timestamptz")).fetchone()
