@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from taketurns.engine.errors import Fail, Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
-from taketurns.engine.task import ClaimedTask, NewTask, Report
+from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
 from taketurns.execution import Context
+from taketurns.telemetry import SeriesByType
 from taketurns.worker import Worker
+from taketurns.worker.settling import Settler
 from tests.worker.house import House
 from tests.worker.waiting import eventually
 
@@ -121,8 +123,8 @@ async def test_a_company_at_its_limit_goes_on_as_soon_as_a_task_of_it_ends(house
         await eventually(lambda: house.are("completed", tasks), within=15)
 
 
-# Fault 091: what the database would refuse ends as a failure that can be read, and others go on.
-@pytest.mark.parametrize("result", ["a\x00b", float("nan"), 10**140_000], ids=["NUL", "NaN", "too many digits"])
+# Fault 091: what could not be stored, or read again, ends as a failure that can be read, and others go on.
+@pytest.mark.parametrize("result", ["a\x00b", float("nan"), 10**5_000], ids=["NUL", "NaN", "too many digits"])
 async def test_a_result_that_cannot_be_stored_fails_readably(house: House, registry: Registry, result: object) -> None:
     async def odd() -> object:
         return {"out": result}
@@ -135,7 +137,20 @@ async def test_a_result_that_cannot_be_stored_fails_readably(house: House, regis
     good = await house.add("work", count=5)
     async with house.working(registry):
         await eventually(lambda: house.status(bad) == "failed" and house.are("completed", good))
-    assert str(house.outcome(bad)[2]).startswith(("the result holds", "Unstorable: what the handler returned"))
+    assert str(house.outcome(bad)[2]).startswith(("the result holds", "the result could not be read again"))
+
+
+# Fault 091: the net under it.
+async def test_a_report_that_the_database_refuses_is_a_failed_attempt_and_holds_up_no_other(house: House) -> None:
+    tasks = await house.add("work", count=3)
+    claimed = await house.broker.claim(uuid4(), queues=["default"], batch=3)
+    settler = Settler(house.broker, SeriesByType(["work"], outcomes=[outcome.value for outcome in Outcome]))
+    for task, result in zip(claimed, ("{}", "{", "{}"), strict=True):
+        settler.report(Report(task, Outcome.COMPLETED, result=result), seconds=0)
+    settler.close()
+    await settler.run()
+    assert [house.status(task) for task in tasks] == ["completed", "scheduled", "completed"]
+    assert (settler.tally.completed, settler.tally.retried) == (2, 1)
 
 
 async def test_an_error_with_a_nul_is_kept_readably(house: House, registry: Registry) -> None:

@@ -1,5 +1,7 @@
 """What every broker keeps: the verbs that move tasks, held to their word by `tests/brokers/contract.py`.
 
+Any of them raises Unavailable while the broker is away, and InvalidData for what it cannot store or read.
+
 Times come from the broker's own clock; `at` stands in for it, so that tests can pass time.
 """
 

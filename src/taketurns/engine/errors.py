@@ -8,6 +8,7 @@ TaketurnsError
 ├── IdempotencyConflict     the key was used before, for another request
 ├── QuotaExceeded           the company may submit no more tasks in this period
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
+├── InvalidData             that server refuses a value, or holds one that cannot be read
 └── ConfigurationError      a setting or a handler's definition is wrong
 
 What a handler raises to say how its attempt ends:
@@ -99,6 +100,10 @@ class QuotaExceeded(TaketurnsError):
 
 class Unavailable(TaketurnsError):
     """The server behind a broker cannot be reached, or did not answer in time: try again later."""
+
+
+class InvalidData(TaketurnsError):
+    """The server behind a broker refuses a value, or holds one that cannot be read: the same would happen again."""
 
 
 class ConfigurationError(TaketurnsError):

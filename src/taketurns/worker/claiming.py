@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import InvalidData
 from taketurns.engine.registry import TYPE_NAME, Registry
 from taketurns.engine.task import ClaimedTask
 from taketurns.telemetry import Event
@@ -165,7 +165,7 @@ class Claiming:
     async def _find_out(self, error: Exception, *, asked: int) -> None:
         """A claim that failed may have moved tasks all the same: an answer that was lost, or a row that cannot be
         read (fault 078). That row is found by claims of one task."""
-        is_unreadable = not isinstance(error, Unavailable)
+        is_unreadable = isinstance(error, InvalidData)
         if is_unreadable and asked > 1:
             self._one_by_one = asked
         with suppress(Exception):  # the next round of the audit will do

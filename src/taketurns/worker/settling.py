@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import psycopg
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import InvalidData, Unavailable
 from taketurns.engine.retry import Backoff
 from taketurns.engine.task import ClaimedTask, Outcome, PassReport, Report
 from taketurns.execution import outcome, storable
@@ -186,7 +185,7 @@ class Settler:
             for ended in batch:
                 await self._settle([ended])
             return
-        if not isinstance(error, psycopg.DataError | UnicodeError):
+        if not isinstance(error, InvalidData):
             raise error
         (ended,) = batch
         substitute = _refused(ended.report, error)

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
-import psycopg
 from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
 from taketurns.engine.budget import Budgets
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import InvalidData, Unavailable
 from taketurns.engine.lease import Holder
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Outcome, PassReport
@@ -278,7 +277,7 @@ class Worker:
     async def _claim(self, asked: int) -> int:
         """By a row that cannot be read two claims fail, and then the row's task."""
         for _ in range(2):
-            with suppress(psycopg.DataError):
+            with suppress(InvalidData):
                 return await self.claiming.step(most=asked)
         return await self.claiming.step(most=asked)
 
