@@ -219,6 +219,25 @@ async def test_a_task_on_its_way_in_is_waited_for(
             await directory.delete(database, "acme")
 
 
+async def test_a_deletion_waits_for_the_claim_that_decides_and_not_for_ever(
+    database: Database, broker: PostgresBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    company = await directory.create(database, name="Acme", slug="acme")
+    await broker.enqueue("acme", [TASK])
+    await end(broker, await claim(broker))
+    hold = f"select pg_advisory_xact_lock({database.schema}.cell_lock())".encode()
+    async with database.transaction() as connection:
+        await connection.execute(hold)
+        deletion = asyncio.create_task(directory.delete(database, "acme"))
+        await waits_for_a_lock(database)
+        with monkeypatch.context() as patient:
+            patient.setattr(directory, "LOCK_SECONDS", 0.05)
+            with pytest.raises(Unavailable):
+                await directory.delete(database, "acme")
+    assert await deletion
+    assert await rows_of(database, company.id) == {}
+
+
 async def waits_for_a_lock(database: Database, waiting: int = 1) -> None:
     async with asyncio.timeout(5), database.connection() as connection:
         while True:

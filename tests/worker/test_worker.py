@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from taketurns.companies import directory
 from taketurns.engine.errors import Fail, Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
@@ -121,6 +122,32 @@ async def test_a_company_at_its_limit_goes_on_as_soon_as_a_task_of_it_ends(house
     tasks = await house.add("work", company="small", count=20)
     async with house.working(registry, poll_seconds=60):
         await eventually(lambda: house.are("completed", tasks), within=15)
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        ({"max_in_flight": 1}, {"max_in_flight": 2}),
+        ({"max_in_flight": 1}, {"max_in_flight": None}),
+        ({"paused": True}, {"paused": False}),
+    ],
+)
+async def test_a_company_that_is_given_room_goes_on_at_once(
+    house: House, registry: Registry, before: dict[str, Any], change: dict[str, Any]
+) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet() -> None:
+        await both.wait()
+
+    registry.add(meet)
+    await directory.change(house.database, "acme", before)
+    tasks = await house.add("meet", count=2)
+    async with house.working(registry, poll_seconds=60) as worker:
+        await worker.listening.is_listening.wait()
+        await eventually(lambda: not worker.claiming.has_prospects)
+        await directory.change(house.database, "acme", change)
+        await eventually(lambda: house.are("completed", tasks))
 
 
 # Fault 091: what could not be stored, or read again, ends as a failure that can be read, and others go on.

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, LiteralString, cast
+from typing import Any, Final
 from uuid import UUID
 
 from psycopg import AsyncConnection, sql
-from sqlalchemy import ColumnElement, Select, func, select, union_all, update
-from sqlalchemy import delete as delete_from
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
@@ -23,7 +22,6 @@ from taketurns.engine.errors import Unavailable
 from taketurns.storage.database import Database, Row, call, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Company as CompanyTable
-from taketurns.storage.models import Line, PendingTask, ProcessingTask, ScheduledTask, Turn
 
 SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LOCK_SECONDS: Final = 2.0
@@ -134,8 +132,9 @@ async def page(database: Database, *, limit: int, offset: int = 0, after: UUID |
 async def change(database: Database, company: UUID | str, changes: Mapping[str, Any]) -> Company | None:
     """Change `name`, `weight`, `paused` or `max_in_flight`; None when there is no such company.
 
-    Weights and limits act at the next claim. A company that is no longer paused is given its turns back in the same
-    transaction, under the lock that keeps a claim from taking them out meanwhile: see `company_lock` in `locks.sql`.
+    Weights and limits act at the next claim; workers that may have waited for the change are woken. A company that is
+    no longer paused is given its turns back in the same transaction, under the lock that keeps a claim from taking them
+    out meanwhile: see `company_lock` in `locks.sql`.
     """
     if not changes:
         return await find(database, company)
@@ -149,64 +148,44 @@ async def change(database: Database, company: UUID | str, changes: Mapping[str, 
         await _limit_waiting(connection)
         goes_on = changes.get("paused") is False
         if goes_on:
-            await _lock(connection, database.schema, company, "pg_advisory_xact_lock_shared")
+            await _hold_turns(connection, database.schema, company)
         rows = await fetch(connection, database.schema, statement)
         if rows and goes_on:
             await call(connection, database.schema, "heal_rotation", rows[0][0])
+        if rows and (goes_on or "max_in_flight" in changes):
+            await call(connection, database.schema, "wake", rows[0][0])
     return Company(*rows[0]) if rows else None
 
 
 async def delete(database: Database, company: UUID | str) -> bool:
     """Delete a company and all it owns; False when there is none. Raises CompanyHasOpenTasks and Unavailable.
 
-    Its line and turn go under the cell's lock, for no claim may see the one without the other. The company is gone at
-    once; what is left of a long history after a few seconds is pruned by the workers.
+    The company is gone at once; what is left of a long history after a few seconds is pruned by the workers.
     """
-    schema = database.schema
-    async with database.transaction() as connection:
-        await _limit_waiting(connection)
-        company_id = await _lock(connection, schema, company, "pg_advisory_xact_lock")
-        if company_id is None:
-            return False
-        if await fetch(connection, schema, _open_task(company_id)):
-            raise CompanyHasOpenTasks(str(company))
-        await connection.execute(
-            sql.SQL("select pg_advisory_xact_lock({}())").format(sql.Identifier(schema, "cell_lock"))
-        )
-        for rotation in (Line, Turn):
-            await fetch(connection, schema, delete_from(rotation).where(rotation.company_id == company_id))
-        gone = delete_from(CompanyTable).where(CompanyTable.id == company_id).returning(CompanyTable.id)
-        if not await fetch(connection, schema, gone):
-            return False
+    found = await find(database, company)
+    if found is None:
+        return False
+    ((outcome,),) = await database.call("delete_company", found.id, int(LOCK_SECONDS * 1000))
+    if outcome == "open":
+        raise CompanyHasOpenTasks(str(company))
     with suppress(Unavailable):
-        await _forget_history(database, company_id)
-    return True
+        await _forget_history(database, found.id)
+    return bool(outcome == "deleted")
 
 
 def _is(company: UUID | str) -> ColumnElement[bool]:
     return CompanyTable.id == company if isinstance(company, UUID) else CompanyTable.slug == company
 
 
-def _open_task(company_id: UUID) -> Select[tuple[UUID]]:
-    """One statement, so that a task that moves from one place to another is seen in one of them."""
-    places = (ScheduledTask, PendingTask, ProcessingTask)
-    standing = union_all(*(select(place.task_id).where(place.company_id == company_id) for place in places))
-    return select(standing.subquery().c.task_id).limit(1)
-
-
 async def _limit_waiting(connection: AsyncConnection[Row]) -> None:
     await connection.execute("select set_config('lock_timeout', %s, true)", (str(int(LOCK_SECONDS * 1000)),))
 
 
-async def _lock(
-    connection: AsyncConnection[Row], schema: str, company: UUID | str, function: LiteralString
-) -> UUID | None:
-    """Take the company's lock until the end of the transaction; the company's id, if there is one."""
+async def _hold_turns(connection: AsyncConnection[Row], schema: str, company: UUID | str) -> None:
+    """Share the company's lock until the end of the transaction."""
+    lock = sql.SQL("select pg_advisory_xact_lock_shared({}(%s))").format(sql.Identifier(schema, "company_lock"))
     for (company_id,) in await fetch(connection, schema, select(CompanyTable.id).where(_is(company))):
-        lock = sql.SQL("select {}({}(%s))").format(sql.SQL(function), sql.Identifier(schema, "company_lock"))
         await connection.execute(lock, (company_id,))
-        return cast(UUID, company_id)
-    return None
 
 
 async def _forget_history(database: Database, company_id: UUID) -> None:

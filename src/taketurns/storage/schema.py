@@ -31,6 +31,8 @@ FUNCTIONS = (
     "heal",
     "park",
     "budget",
+    "wake",
+    "delete_company",
 )
 
 
