@@ -84,7 +84,7 @@ class RedisBroker:
         if outcome == b"unknown":
             raise UnknownCompany(company)
         if outcome == b"conflict":
-            raise IdempotencyConflict(told[0])
+            raise IdempotencyConflict(told[0], of=len(tasks))
         company_id, rows = told
         return [replies.enqueued(company_id, position, row) for position, row in enumerate(rows)]
 
