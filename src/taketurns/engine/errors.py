@@ -4,7 +4,7 @@ TaketurnsError
 ├── UnknownCompany          no company has this id or slug
 ├── UnknownType             no handler is known for this type
 ├── InvalidPayload          the payload does not fit the handler's signature
-├── InvalidOption           an option of a task is out of its bounds
+├── InvalidOption           an option of a task or a schedule is out of its bounds
 ├── IdempotencyConflict     the key was used before, for another request
 ├── QuotaExceeded           the company may submit no more tasks in this period
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
@@ -59,7 +59,7 @@ class InvalidPayload(TaketurnsError):
 
 
 class InvalidOption(TaketurnsError):
-    """An option of a task is out of its bounds."""
+    """An option of a task or a schedule is out of its bounds."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
