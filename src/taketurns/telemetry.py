@@ -64,6 +64,9 @@ class Event(StrEnum):
     TASKS_PARKED = "tasks set aside: no living worker knows their type"
     TASKS_UNPARKED = "tasks given back to their lines: a worker knows their type"
     ROTATION_HEALED = "companies put back in rotation"
+    TICKS_MADE = "tasks made by schedules"
+    SCHEDULE_PAUSED = "schedule paused: it cannot be read"
+    SCHEDULE_FAILED = "tick of a schedule failed, will be repeated"
     DUTY_FAILED = "duty failed, will be repeated"
 
     # The API.
@@ -103,6 +106,8 @@ TASKS_PROMOTED = Counter("tasks_promoted", "Scheduled tasks that became pending.
 TASKS_PRUNED = Counter("tasks_pruned", "Finished tasks that were forgotten after their retention.")
 IDEMPOTENCY_KEYS_PRUNED = Counter("idempotency_keys_pruned", "Expired idempotency keys that were forgotten.")
 TURNS_HEALED = Counter("turns_healed", "Companies with work that were found outside the rotation.")
+TICKS_MADE = Counter("ticks_made", "Tasks that schedules made.")
+TICKS_FAILED = Counter("ticks_failed", "Ticks of schedules that failed and will be repeated.")
 REPORTS_IGNORED = Counter("reports_ignored", "Attempts whose task was cancelled or taken back before they ended.")
 SETTLE_SECONDS = Histogram(
     "settle_seconds",

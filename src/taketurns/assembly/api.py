@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 
 from taketurns.api.application import create_api
 from taketurns.assembly.application import Taketurns, load_application
-from taketurns.assembly.brokers import close, make_broker
+from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.settings import Settings
@@ -47,6 +47,7 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
         return await run_pass(
             broker=broker,
             registry=registry,
+            ticking=make_ticking(broker),
             queues=settings.queues,
             limit=limit or PASS_TASKS,
             concurrency=settings.concurrency,

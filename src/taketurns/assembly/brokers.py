@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
 
@@ -23,6 +24,11 @@ def make_broker(settings: Settings, *, name: str, pool_size: int | None = None) 
     return PostgresBroker(
         database, listen_url=settings.listen_url, key_lifetime=timedelta(hours=settings.idempotency_hours)
     )
+
+
+def make_ticking(broker: PostgresBroker) -> Ticking:
+    """What makes the tasks of schedules on the broker's database, and has it wake workers for them."""
+    return Ticking(broker.database, announce=broker.notifier.announce)
 
 
 async def close(broker: PostgresBroker) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from taketurns.assembly.application import Taketurns
-from taketurns.assembly.brokers import close, make_broker
+from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.engine.registry import Registry
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
@@ -28,6 +28,7 @@ async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[
         yield Worker(
             broker=broker,
             registry=registry,
+            ticking=make_ticking(broker),
             queues=settings.queues,
             concurrency=settings.concurrency,
             batch=settings.batch,

@@ -24,6 +24,7 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Text,
+    UniqueConstraint,
     Uuid,
     func,
     text,
@@ -115,6 +116,7 @@ class Task(Base):
     payload: Mapped[dict[str, Any]]
     request_id: Mapped[str | None]
     traceparent: Mapped[str | None]
+    schedule_id: Mapped[UUID | None]
     created_at: Mapped[datetime]
     # Filled in at the end, cleared by an explicit retry.
     finished_at: Mapped[datetime | None]
@@ -295,6 +297,43 @@ class Watch(Base):
     until: Mapped[datetime]
 
 
+class Schedule(Base):
+    """What a company wants done again and again; each tick makes a task.
+
+    `next_tick_at` moves in the transaction that makes the task, and is empty while the schedule is paused. `error` is
+    why it was paused, or why its last tick is late. `declaration` is what code last said of a schedule that it
+    declares, and empty for those of the API.
+    """
+
+    __tablename__ = "schedules"
+    __table_args__ = (
+        UniqueConstraint("company_id", "name"),
+        CheckConstraint("missed in ('skip', 'last', 'all')", name="missed"),
+        CheckConstraint(f"next_tick_at {READABLE} and last_tick_at {READABLE}", name="ticks_are_readable"),
+        Index("schedules_next_tick_at_idx", "next_tick_at", postgresql_where=text("not paused")),
+    )
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    type: Mapped[str]
+    payload: Mapped[dict[str, Any]]
+    queue: Mapped[str]
+    priority: Mapped[int] = mapped_column(SmallInteger)
+    max_retries: Mapped[int] = mapped_column(Integer)
+    timeout_seconds: Mapped[float | None] = mapped_column(Double)
+    expression: Mapped[str]
+    time_zone: Mapped[str]
+    missed: Mapped[str]
+    paused: Mapped[bool]
+    declaration: Mapped[str | None]
+    next_tick_at: Mapped[datetime | None]
+    last_tick_at: Mapped[datetime | None]
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
 class Worker(Base):
     """A worker's lease: `beat` rises while it lives."""
 
@@ -337,6 +376,7 @@ __all__ = [
     "PendingTask",
     "ProcessingTask",
     "Rotation",
+    "Schedule",
     "ScheduledTask",
     "Task",
     "TaskEvent",

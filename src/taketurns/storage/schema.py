@@ -33,6 +33,7 @@ FUNCTIONS = (
     "budget",
     "wake",
     "delete_company",
+    "tick",
 )
 
 

@@ -1,7 +1,8 @@
 """What keeps a cell in order; every worker does all of it, and none waits for another.
 
-Rescue takes back the tasks of lost workers. Promote makes due tasks pending. Prune forgets finished ones. Heal puts
-companies back in rotation that should be there. Park sets tasks aside that no living worker knows how to run.
+Rescue takes back the tasks of lost workers. Promote makes due tasks pending, and Schedules makes the tasks of ticks
+that have come. Prune forgets finished ones. Heal puts companies back in rotation that should be there. Park sets tasks
+aside that no living worker knows how to run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
+from taketurns.schedules.ticking import Ticking
 from taketurns.telemetry import Event
 from taketurns.worker.lease import Lease
 
@@ -104,6 +106,22 @@ class Promote:
         if promoted.count >= MOST:
             return 0.0
         until_due = self._lease.seconds_until(promoted.next_due) if promoted.next_due else None
+        return self._most_seconds if until_due is None else min(max(until_due, 0.005), self._most_seconds)
+
+
+class Schedules:
+    """Wakes when the next tick is due, by the database's clock, or after a second: a schedule may be new."""
+
+    name = "schedules"
+
+    def __init__(self, ticking: Ticking, *, lease: Lease, most_seconds: float = 1.0) -> None:
+        self._ticking = ticking
+        self._lease = lease
+        self._most_seconds = most_seconds
+
+    async def step(self) -> float:
+        ticked = await self._ticking.make_due()
+        until_due = self._lease.seconds_until(ticked.next_due) if ticked.next_due else None
         return self._most_seconds if until_due is None else min(max(until_due, 0.005), self._most_seconds)
 
 

@@ -20,6 +20,7 @@ from taketurns.engine.lease import Holder
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Outcome, PassReport
 from taketurns.execution import Executor
+from taketurns.schedules.ticking import Ticking
 from taketurns.telemetry import Event, SeriesByType
 from taketurns.worker import metrics
 from taketurns.worker.audit import Audit
@@ -29,7 +30,7 @@ from taketurns.worker.lease import Lease
 from taketurns.worker.listening import Listening
 from taketurns.worker.rounds import Duty, end, keep, signal_within, to_the_end
 from taketurns.worker.settling import Settler
-from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue
+from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue, Schedules
 
 LEAVE_SECONDS: Final = 2.0  # what handlers have to stop in once the grace is over
 PASS_LEASE_SECONDS: Final = 5.0  # what a pass waits for its lease
@@ -39,9 +40,9 @@ class Worker:
     """Takes turns until stopped.
 
     Up to `concurrency` handlers run at once. A claim takes as many tasks as there are free hands, or up to `batch`,
-    which may be more: those wait in the worker's hand. After `stop`, running handlers are waited for, without
-    `shutdown_grace_seconds` for as long as it takes. `end_process` is what a lost lease ends the process with, when
-    handlers do not stop in time.
+    which may be more: those wait in the worker's hand. With a `ticking` it makes the tasks of schedules as well. After
+    `stop`, running handlers are waited for, without `shutdown_grace_seconds` for as long as it takes. `end_process` is
+    what a lost lease ends the process with, when handlers do not stop in time.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Worker:
         *,
         broker: Broker,
         registry: Registry,
+        ticking: Ticking | None = None,
         queues: Sequence[str] = ("default",),
         concurrency: int = 16,
         batch: int | None = None,
@@ -65,6 +67,7 @@ class Worker:
     ) -> None:
         self.left_running = 0
         self._broker = broker
+        self._ticking = ticking
         self._shutdown_grace_seconds = shutdown_grace_seconds
         self._has_to_stop = asyncio.Event()
         self._is_running = False
@@ -141,6 +144,7 @@ class Worker:
                 skipped_types=self.claiming.skipped_types,
                 on_work=prospects.work_may_wait,
             ),
+            *([Schedules(ticking, lease=self.lease)] if ticking else []),
         )
 
     async def run(self) -> None:
@@ -156,9 +160,11 @@ class Worker:
         self._log.info(Event.WORKER_STOPPED, left_running=self.left_running)
 
     async def run_pass(self, *, limit: int) -> PassReport:
-        """Make due tasks pending, process until `limit` tasks were claimed or none is left, and stop."""
+        """Make what is due pending, ticks too, process until `limit` tasks were claimed or none is left, and stop."""
         async with self._at_work():
             await self._lease_or_unavailable()
+            if self._ticking is not None:
+                await self._ticking.make_due()
             while (await self._broker.promote(most=MOST)).count >= MOST:
                 pass
             await self._process(limit)
@@ -290,6 +296,7 @@ async def run_pass(
     *,
     broker: Broker,
     registry: Registry,
+    ticking: Ticking | None = None,
     queues: Sequence[str] = ("default",),
     limit: int = 100,
     concurrency: int = 16,
@@ -304,6 +311,7 @@ async def run_pass(
     worker = Worker(
         broker=broker,
         registry=registry,
+        ticking=ticking,
         queues=queues,
         concurrency=concurrency,
         beat_seconds=beat_seconds,

@@ -1,4 +1,4 @@
--- Delete a company and its place in the rotations. Answers `deleted`, `open` when it has tasks that have not ended, or
+-- Delete a company, its schedules and its place in the rotations. Answers `deleted`, `open` when it has tasks that have not ended, or
 -- nothing when there is no such company. What it leaves of its history is forgotten afterwards, in batches.
 -- Safe because the company's lock keeps work from coming in, and because line and turn go under the cell's lock, for no
 -- claim may see the one without the other. The places of its turns are looked up before: without work they stay.
@@ -30,6 +30,7 @@ begin
     delete from lines where company_id = of_company;
     delete from turns t using unnest(queues, places) as known(queue, place)
     where t.queue = known.queue and t.place = known.place and t.company_id = of_company;
+    delete from schedules where company_id = of_company;
     delete from companies c where c.id = of_company;
     return case when found then 'deleted' end;
 end

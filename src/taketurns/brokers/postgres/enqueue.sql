@@ -22,7 +22,8 @@ create or replace function enqueue(
     key_lifetime interval default '24 hours',
     of_request text default null,
     at timestamptz default null,
-    of_trace text default null
+    of_trace text default null,
+    of_schedule uuid default null
 ) returns table (
     number integer,
     outcome text,
@@ -91,9 +92,9 @@ begin
         where not earlier ? n.number::text
     ), recorded as (
         insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
-            request_id, traceparent, created_at)
+            request_id, traceparent, schedule_id, created_at)
         select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
-            i.payload::jsonb, of_request, of_trace, moment
+            i.payload::jsonb, of_request, of_trace, of_schedule, moment
         from item i
     ), scheduled as (
         insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)

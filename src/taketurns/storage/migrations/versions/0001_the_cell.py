@@ -128,6 +128,45 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("company_id", "queue", name=op.f("lines_pkey")),
     )
     op.create_table(
+        "schedules",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("payload", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("max_retries", sa.Integer(), nullable=False),
+        sa.Column("timeout_seconds", sa.Double(), nullable=True),
+        sa.Column("expression", sa.Text(), nullable=False),
+        sa.Column("time_zone", sa.Text(), nullable=False),
+        sa.Column("missed", sa.Text(), nullable=False),
+        sa.Column("paused", sa.Boolean(), nullable=False),
+        sa.Column("declaration", sa.Text(), nullable=True),
+        sa.Column("next_tick_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("last_tick_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column(
+            "created_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
+        sa.Column(
+            "updated_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
+        sa.CheckConstraint("missed in ('skip', 'last', 'all')", name=op.f("schedules_missed_check")),
+        sa.CheckConstraint(
+            f"next_tick_at {READABLE} and last_tick_at {READABLE}", name=op.f("schedules_ticks_are_readable_check")
+        ),
+        sa.PrimaryKeyConstraint("company_id", "id", name=op.f("schedules_pkey")),
+        sa.UniqueConstraint("company_id", "name", name=op.f("schedules_company_id_name_key")),
+    )
+    op.create_index(
+        "schedules_next_tick_at_idx",
+        "schedules",
+        ["next_tick_at"],
+        unique=False,
+        postgresql_where=sa.text("not paused"),
+    )
+    op.create_table(
         "scheduled_tasks",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("task_id", sa.Uuid(), nullable=False),
@@ -179,6 +218,7 @@ def upgrade() -> None:
         sa.Column("payload", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("request_id", sa.Text(), nullable=True),
         sa.Column("traceparent", sa.Text(), nullable=True),
+        sa.Column("schedule_id", sa.Uuid(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
@@ -262,6 +302,7 @@ def downgrade() -> None:
     op.drop_table("tasks")
     op.drop_table("task_types")
     op.drop_table("task_events")
+    op.drop_table("schedules")
     op.drop_table("scheduled_tasks")
     op.drop_table("rotations")
     op.drop_table("processing_tasks")

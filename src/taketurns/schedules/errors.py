@@ -1,0 +1,17 @@
+"""Why a schedule cannot be made or renamed.
+
+TaketurnsError
+└── NameTaken               the company has another schedule of this name
+"""
+
+from __future__ import annotations
+
+from taketurns.engine.errors import TaketurnsError
+
+
+class NameTaken(TaketurnsError):
+    """The company has another schedule of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the company has another schedule named {name!r}: choose another name")
+        self.name = name

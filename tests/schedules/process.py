@@ -1,0 +1,26 @@
+"""A process that makes ticks by the clock that the test sets: `python -m tests.schedules.process`."""
+
+import asyncio
+import os
+
+from taketurns.schedules.ticking import Ticking
+from taketurns.storage.database import Database
+
+URL = "TAKETURNS_CALENDAR_URL"
+
+
+async def make_ticks() -> None:
+    database = Database(os.environ[URL], pool_size=2, name="ticking")
+    await database.open()
+    ticking = Ticking(database, announce=lambda queues: None)
+    async with database.connection() as connection:
+        await connection.execute("insert into wall.makers values (%s)", (os.getpid(),))
+    while True:
+        async with database.connection() as connection:
+            ((now,),) = await (await connection.execute("select now from wall.clock")).fetchall()
+        await ticking.make_due(at=now)
+        await asyncio.sleep(0.02)
+
+
+if __name__ == "__main__":
+    asyncio.run(make_ticks())
