@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from bench import claim, throughput
+from bench import claim, lanes, throughput
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["claim", "throughput"], help="one of them; all otherwise")
+    parser.add_argument("what", nargs="?", choices=["claim", "throughput", "lanes"], help="one of them; all otherwise")
     parser.add_argument("--large", action="store_true", help="also at 10,000,000 tasks; takes a quarter of an hour")
     options = parser.parse_args()
     command = " ".join(["python -m bench", *([options.what] if options.what else []), *["--large"] * options.large])
@@ -17,6 +17,8 @@ def main() -> None:
         claim.run(large=options.large, command=command)
     if options.what in (None, "throughput"):
         throughput.run(command=command)
+    if options.what in (None, "lanes"):
+        lanes.run(command=command)
 
 
 if __name__ == "__main__":
