@@ -18,6 +18,7 @@ from taketurns.companies.directory import Company
 from taketurns.engine.task import PassReport, Status
 from taketurns.history.events import Event
 from taketurns.history.tasks import TaskRecord
+from taketurns.schedules.timetable import Schedule
 
 Id = Annotated[object, WithJsonSchema({"type": "string", "format": "uuid"})]
 Time = Annotated[object, WithJsonSchema({"type": "string", "format": "date-time"})]
@@ -49,6 +50,7 @@ class TaskBody(TypedDict):
     workerId: MaybeId
     requestId: Annotated[str | None, Field(description="The X-Request-Id of the request that created it.")]
     traceparent: Annotated[str | None, Field(description="The W3C trace context of the request that created it.")]
+    scheduleId: Annotated[MaybeId, Field(description="The schedule that made it.")]
 
 
 class TaskPage(TypedDict):
@@ -119,6 +121,38 @@ class CompanyPage(TypedDict):
     nextCursor: str | None
 
 
+class ScheduleBody(TypedDict):
+    """A schedule as it stands."""
+
+    id: Id
+    companyId: Id
+    name: str
+    type: str
+    payload: JsonObject
+    queue: str
+    priority: int
+    maxRetries: int
+    timeoutSeconds: float | None
+    expression: str
+    timeZone: str
+    missed: str
+    paused: bool
+    nextTicks: Annotated[list[Time], Field(description="When its next five tasks will be made; none while paused.")]
+    lastTickAt: Annotated[MaybeTime, Field(description="The last tick that made a task.")]
+    error: Annotated[str | None, Field(description="Why it was paused by itself, or why its last tick is late.")]
+    declared: Annotated[bool, Field(description="Code declares it: a change of the code overrules a change made here.")]
+    createdAt: Time
+    updatedAt: Time
+
+
+class SchedulePage(TypedDict):
+    """Some schedules of a company, the newest first."""
+
+    schedules: list[ScheduleBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
 class TaskTypeBody(TypedDict):
     """A type of task that can be created, and what its tasks are like unless they say otherwise."""
 
@@ -163,6 +197,7 @@ class ReadyBody(TypedDict):
 
 
 MEDIA_TYPE: Final = "application/json"
+NEXT_TICKS: Final = 5
 _UTC: Final = orjson.OPT_UTC_Z
 
 
@@ -205,6 +240,7 @@ def task(record: TaskRecord) -> TaskBody:
         workerId=record.worker_id,
         requestId=record.request_id,
         traceparent=record.traceparent,
+        scheduleId=record.schedule_id,
     )
 
 
@@ -228,6 +264,30 @@ def company(told: Company) -> CompanyBody:
         weight=told.weight,
         paused=told.paused,
         maxInFlight=told.max_in_flight,
+        createdAt=moment(told.created_at),
+        updatedAt=moment(told.updated_at),
+    )
+
+
+def schedule(told: Schedule) -> ScheduleBody:
+    return ScheduleBody(
+        id=told.id,
+        companyId=told.company_id,
+        name=told.name,
+        type=told.type,
+        payload=orjson.Fragment(told.payload),
+        queue=told.queue,
+        priority=told.priority,
+        maxRetries=told.max_retries,
+        timeoutSeconds=told.timeout_seconds,
+        expression=told.expression,
+        timeZone=told.time_zone,
+        missed=told.missed,
+        paused=told.paused,
+        nextTicks=[*told.next_ticks(NEXT_TICKS)],
+        lastTickAt=maybe_moment(told.last_tick_at),
+        error=told.error,
+        declared=told.declared,
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),
     )

@@ -15,7 +15,7 @@ from starlette.routing import Match, Route
 from starlette.types import Lifespan
 
 from taketurns import telemetry
-from taketurns.api import bodies, companies, documentation, openapi, operations, problems, tasks
+from taketurns.api import bodies, companies, documentation, openapi, operations, problems, schedules, tasks
 from taketurns.api.cursors import Cursors
 from taketurns.api.exchange import Exchange
 from taketurns.api.figures import QueueFigures
@@ -73,7 +73,7 @@ def create_api(
 
 def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
     """The most used routes first: they are tried in this order."""
-    routers = [tasks.router, companies.router, operations.router]
+    routers = [tasks.router, companies.router, schedules.router, operations.router]
     return routers if process_pass is None else [*routers, operations.processing]
 
 

@@ -1,4 +1,4 @@
-"""The companies and tasks that paths name. What cannot be one is not found, without a look."""
+"""The companies, tasks and schedules that paths name. What cannot be one is not found, without a look."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ COMPANIES: Final = "/companies"
 COMPANY: Final = COMPANIES + "/{companyId}"
 TASKS: Final = COMPANY + "/tasks"
 TASK: Final = TASKS + "/{taskId}"
+SCHEDULES: Final = COMPANY + "/schedules"
+SCHEDULE: Final = SCHEDULES + "/{scheduleId}"
 
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "companyId": {
@@ -25,6 +27,10 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "example": "acme",
     },
     "taskId": {"description": "The id of a task.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
+    "scheduleId": {
+        "description": "The id of a schedule.",
+        "schema": {"type": "string", "format": "uuid", "minLength": 36},
+    },
 }
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -46,12 +52,24 @@ def task_id(request: Request) -> UUID:
     return UUID(text)
 
 
+def schedule_id(request: Request) -> UUID:
+    """The id of the schedule in the path. Raises Problem when it cannot be one."""
+    text = request.path_params["scheduleId"]
+    if not _ID.fullmatch(text):
+        raise schedule_not_found()
+    return UUID(text)
+
+
 def company_not_found() -> Problem:
     return Problem(problems.COMPANY_NOT_FOUND, "no company has this id or slug")
 
 
 def task_not_found() -> Problem:
     return Problem(problems.TASK_NOT_FOUND, "the company has no task of this id")
+
+
+def schedule_not_found() -> Problem:
+    return Problem(problems.SCHEDULE_NOT_FOUND, "the company has no schedule of this id")
 
 
 def parameters(path: str) -> list[dict[str, Any]]:

@@ -78,6 +78,9 @@ TASK_NOT_FOUND = Kind(
     "The company has no such task",
     "Check the task's id and the company's. Finished tasks are forgotten after their retention.",
 )
+SCHEDULE_NOT_FOUND = Kind(
+    "schedule_not_found", 404, "The company has no such schedule", "Check the schedule's id and the company's."
+)
 METHOD_NOT_ALLOWED = Kind(
     "method_not_allowed", 405, "The path does not take this method", "Use one of the methods in the Allow header."
 )
@@ -94,6 +97,12 @@ TASK_FORGOTTEN = Kind(
     "The key made a task whose retention has ended. Use a new key to create another.",
 )
 SLUG_TAKEN = Kind("slug_taken", 409, "Another company has this slug", "Choose another slug.")
+SCHEDULE_NAME_TAKEN = Kind(
+    "schedule_name_taken",
+    409,
+    "The company has another schedule of this name",
+    "Choose another name, or change the schedule that there is.",
+)
 COMPANY_HAS_OPEN_TASKS = Kind(
     "company_has_open_tasks",
     409,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
@@ -18,7 +19,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from taketurns.api.moments import Moment
 from taketurns.companies import directory
-from taketurns.engine import limits, registry
+from taketurns.engine import limits, registry, schedule
+from taketurns.engine.errors import InvalidOption
 from taketurns.engine.task import Status
 
 Value = TypeVar("Value")
@@ -74,6 +76,36 @@ MaxInFlight = Annotated[int, Field(ge=1, le=limits.IN_FLIGHT_MAX)]
 IdempotencyKey = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.IDEMPOTENCY_KEY_LENGTH, pattern="^[ -~]*[!-~][ -~]*$")
 ]
+
+
+def _expression(expression: str) -> str:
+    return _taken(lambda: schedule.read(expression, "UTC").expression)
+
+
+def _time_zone(name: str) -> str:
+    return _taken(lambda: schedule.read("* * * * *", name).time_zone)
+
+
+def _taken(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except InvalidOption as error:
+        raise PydanticCustomError("invalid_schedule", "{told}", {"told": error.message}) from None
+
+
+EXPRESSION: Final = (
+    "When it ticks: a cron expression of five fields (minute, hour, day of the month, month, day of the week). Times of"
+    " day that a change of clocks takes away come at the next that exists, those that it repeats come once."
+)
+MISSED: Final = (
+    "Which ticks are made up for that came while no worker ran: none (skip), the last one (last) or all, the last"
+    f" {limits.MISSED_TICKS_MAX} at most (all)."
+)
+Expression = Annotated[
+    str, StringConstraints(min_length=1, max_length=limits.EXPRESSION_LENGTH), AfterValidator(_expression)
+]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
+MissedTicks = Literal["skip", "last", "all"]
 
 
 class Body(BaseModel):
@@ -162,6 +194,57 @@ class ChangeCompany(Body):
     max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description="null takes the limit away.")
 
 
+class CreateSchedule(Body):
+    """A task to be made again and again. What is left out, its type decides."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "weekly report",
+                    "type": "send_email",
+                    "payload": {"to": "ada@example.com", "subject": "The week", "body": "It was a good one."},
+                    "expression": "0 9 * * 1",
+                    "timeZone": "Europe/Berlin",
+                }
+            ]
+        }
+    )
+
+    name: CompanyName = Field(description="Unique within the company.")
+    type: TypeName = Field(description="What is to be done: the name of a handler.")
+    payload: dict[str, Any] = Field(default_factory=dict, description="The handler's arguments, by name.")
+    expression: Expression = Field(description=EXPRESSION)
+    time_zone: TimeZone = Field("UTC", alias="timeZone", description="A name of the IANA time zone database.")
+    missed: MissedTicks = Field("last", description=MISSED)
+    paused: bool = False
+    queue: Omittable[QueueName] = None
+    priority: Omittable[Annotated[int, Field(ge=limits.PRIORITY_FIRST, le=limits.PRIORITY_LAST)]] = None
+    max_retries: Omittable[Annotated[int, Field(ge=0, le=limits.MAX_RETRIES_MAX)]] = Field(None, alias="maxRetries")
+    timeout_seconds: Omittable[Annotated[float, Field(gt=0, le=limits.TIMEOUT_SECONDS_MAX)]] = Field(
+        None, alias="timeoutSeconds"
+    )
+
+
+class ChangeSchedule(Body):
+    """What is to change of a schedule. What is left out stays; its type always does."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"expression": "0 10 * * 1"}, {"paused": True}]})
+
+    name: Omittable[CompanyName] = None
+    payload: Omittable[dict[str, Any]] = None
+    expression: Omittable[Expression] = Field(None, description=EXPRESSION)
+    time_zone: Omittable[TimeZone] = Field(None, alias="timeZone")
+    missed: Omittable[MissedTicks] = Field(None, description=MISSED)
+    paused: Omittable[bool] = None
+    queue: Omittable[QueueName] = None
+    priority: Omittable[Annotated[int, Field(ge=limits.PRIORITY_FIRST, le=limits.PRIORITY_LAST)]] = None
+    max_retries: Omittable[Annotated[int, Field(ge=0, le=limits.MAX_RETRIES_MAX)]] = Field(None, alias="maxRetries")
+    timeout_seconds: Annotated[float, Field(gt=0, le=limits.TIMEOUT_SECONDS_MAX)] | None = Field(
+        None, alias="timeoutSeconds", description="null takes the limit away."
+    )
+
+
 class ProcessTasks(Body):
     """How much a pass of processing is to do."""
 
@@ -209,4 +292,4 @@ class EventQuery(BaseModel):
     after: int = Field(0, ge=0, le=2**31 - 1, description="Only events with a higher number.")
 
 
-BODIES: Final = (CreateTask, CreateBatch, CreateCompany, ChangeCompany, ProcessTasks)
+BODIES: Final = (CreateTask, CreateBatch, CreateCompany, ChangeCompany, CreateSchedule, ChangeSchedule, ProcessTasks)

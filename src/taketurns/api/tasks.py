@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter
@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from taketurns.api import answers, bodies, headers, lists, paths, problems
+from taketurns.api import answers, bodies, headers, lists, paths, payloads, problems
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
-from taketurns.engine import limits, payload
-from taketurns.engine.errors import IdempotencyConflict, InvalidPayload, UnknownType
+from taketurns.engine import limits
+from taketurns.engine.errors import IdempotencyConflict
 from taketurns.engine.fingerprint import fingerprint
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.history import events, tasks
@@ -207,19 +207,7 @@ async def _task(given: Parts, company: UUID | str, task_id: UUID) -> TaskRecord:
 
 async def _new_task(given: Parts, body: CreateTask, *, key: str | None, within: Sequence[str | int] = ()) -> NewTask:
     """A task as its type and the request want it. Raises Problem: 413 or 422."""
-    try:
-        known = await given.task_types.get(body.type)
-        text = payload.encode(body.type, body.payload)
-        known.check(body.payload)
-    except UnknownType as error:
-        where = problems.pointer((*within, "type"))
-        raise Problem(
-            problems.UNKNOWN_TYPE,
-            str(error),
-            errors=[FieldError(pointer=where, code="unknown_type", detail=str(error))],
-        ) from None
-    except InvalidPayload as error:
-        raise _invalid_payload(error, body.payload, within) from None
+    known, text = await payloads.checked(given, body.type, body.payload, within=within)
     return NewTask(
         type=body.type,
         payload=text,
@@ -272,6 +260,7 @@ def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
         max_retries=new.max_retries,
         timeout_seconds=new.timeout_seconds,
         **_origin(request),
+        schedule_id=None,
         created_at=made.created_at,
         finished_at=None,
         result=None,
@@ -306,12 +295,4 @@ def _conflicts(conflict: IdempotencyConflict) -> Problem:
             )
             for position in conflict.positions
         ],
-    )
-
-
-def _invalid_payload(error: InvalidPayload, given: Mapping[str, Any], within: Sequence[str | int]) -> Problem:
-    errors = problems.field_errors(error.errors, within=(*within, "payload"))
-    is_too_large = any(wrong["type"] == payload.TOO_LARGE for wrong in error.errors)
-    return Problem(
-        problems.BODY_TOO_LARGE if is_too_large else problems.INVALID_PAYLOAD, bodies.told(errors), errors=errors
     )

@@ -40,6 +40,7 @@ class TaskRecord:
     timeout_seconds: float | None
     request_id: str | None
     traceparent: str | None
+    schedule_id: UUID | None
     created_at: datetime
     finished_at: datetime | None
     result: str | None
@@ -63,6 +64,7 @@ COLUMNS: Final = (
     Task.timeout_seconds,
     Task.request_id,
     Task.traceparent,
+    Task.schedule_id,
     Task.created_at,
     Task.finished_at,
     cast(Task.result, Text).label("result"),

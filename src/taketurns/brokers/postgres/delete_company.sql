@@ -1,5 +1,6 @@
--- Delete a company, its schedules and its place in the rotations. Answers `deleted`, `open` when it has tasks that have not ended, or
--- nothing when there is no such company. What it leaves of its history is forgotten afterwards, in batches.
+-- Delete a company, its schedules and its place in the rotations. Answers `deleted`, `open` when it has tasks that have
+-- not ended, or nothing when there is no such company. What it leaves of its history is forgotten afterwards, in
+-- batches.
 -- Safe because the company's lock keeps work from coming in, and because line and turn go under the cell's lock, for no
 -- claim may see the one without the other. The places of its turns are looked up before: without work they stay.
 -- Lives on the (company_id, task_id) index of each place and on the primary keys; the look for its turns reads `turns`
