@@ -9,9 +9,7 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
-import httpx2
 import typer
-import uvicorn
 
 from taketurns import assembly, telemetry
 from taketurns.cli.configuration import application_is_loaded
@@ -26,6 +24,8 @@ GRACE_SECONDS = 10
 
 def serve_api(settings: Settings) -> None:
     """Serve the API until told to stop; requests under way are answered."""
+    import uvicorn  # noqa: PLC0415  a worker does without
+
     telemetry.configure(form=settings.log_format, level=settings.log_level)
     with application_is_loaded():
         api = assembly.load_api(settings)
@@ -80,6 +80,8 @@ def serve_mail(host: str, port: int) -> None:
 
 def print_openapi(settings: Settings) -> None:
     """Print the document that the API serves for the application that the settings name."""
+    import httpx2  # noqa: PLC0415  a worker does without
+
     with application_is_loaded():
         api = assembly.load_api(settings)
 
