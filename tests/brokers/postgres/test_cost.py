@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -18,16 +19,18 @@ FLAT = 1.5
 
 
 def pages(cell: PostgresCell, batch: int, *, on: psycopg.Connection[Row] | None = None) -> float:
-    """How many pages a claim touches, the median of a few."""
+    """How many pages a claim touches, the median of a few that are made within one second of the cell's, in which only
+    the first looks for dead rows."""
     with connect(cell.url) as connection:
-        return median(_claim(cell, batch, on or connection) for _ in range(5))
+        ((now,),) = connection.execute("select clock_timestamp()").fetchall()
+        return median(_claim(cell, batch, now, on or connection) for _ in range(5))
 
 
-def _claim(cell: PostgresCell, batch: int, connection: psycopg.Connection[Row]) -> int:
+def _claim(cell: PostgresCell, batch: int, now: datetime, connection: psycopg.Connection[Row]) -> int:
     ((plans,),) = connection.execute(
         "explain (analyze, buffers, timing off, format json)"
-        " select * from claim(%s, '{default}', %s, gen_random_uuid())",
-        (WORKER, batch),
+        " select * from claim(%s, '{default}', %s, gen_random_uuid(), '{}', %s)",
+        (WORKER, batch, now),
     ).fetchall()
     plan: dict[str, Any] = plans[0]["Plan"]
     assert plan["Actual Rows"] == batch
