@@ -70,10 +70,15 @@ async def test_what_clients_invent_makes_no_series(client: AsyncClient, acme: Co
     before = await scrape(client)
     await invent(100)
     after = await scrape(client)
-    assert set(before) == set(after)
+    assert _of_requests(before) == _of_requests(after)
     counted = value(after, "http_requests_total", method="GET", route="unmatched", status="404")
     assert counted - value(before, "http_requests_total", method="GET", route="unmatched", status="404") == 200
     assert value(after, "http_requests_total", method="other", route="unmatched", status="404") >= 100
+
+
+def _of_requests(series: Series) -> set[object]:
+    """The queue's figures are not there when the database is slow to give them."""
+    return {key for key in series if key[0].startswith("http_")}
 
 
 async def test_requests_in_progress_come_back_to_none(app: FastAPI, client: AsyncClient) -> None:  # fault 161

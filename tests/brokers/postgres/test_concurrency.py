@@ -135,7 +135,7 @@ def run_claimers(
     def claimer(place: int) -> None:
         chance = random.Random(f"{seed} {place}")
         with other_connection(cell) as connection:
-            start.wait(timeout=10)
+            start.wait()
             for _ in range(48 // count):
                 step(connection, chance)
 
