@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,8 @@ import pytest
 from fastapi import FastAPI
 
 from taketurns import ConfigurationError, Context, Taketurns, TaskState, assembly
+from taketurns.assembly.jobs import open_job_broker
+from taketurns.engine.task import NewTask, Status
 from taketurns.settings import Settings
 from taketurns.storage.ids import new_id
 
@@ -185,6 +188,52 @@ async def test_a_worker_runs_what_is_enqueued(settings: Settings, tt: Taketurns)
         working = asyncio.create_task(worker.run())
         task = await handler.enqueue("acme", name="Ada")
         assert (await ended(tt, task.id)).result == "Ada, attempt 1"
+        worker.stop()
+        await working
+
+
+async def test_a_worker_of_tasks_needs_no_redis(settings: Settings, tt: Taketurns) -> None:  # fault 149
+    stranded = settings.model_copy(update={"redis_url": "redis://127.0.0.1:1"})
+    handler = tt.task(name="twice")(double)
+    async with assembly.build_worker(stranded, tt.registry) as worker:
+        working = asyncio.create_task(worker.run())
+        tasks = [await handler.enqueue("acme", number=number) for number in range(20)]
+        assert [(await ended(tt, task.id)).result for task in tasks] == [2 * number for number in range(20)]
+        worker.stop()
+        await working
+
+
+def test_a_worker_of_tasks_does_not_load_what_jobs_need() -> None:
+    script = "import sys; from taketurns.assembly import build_worker; sys.exit('redis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+async def test_a_worker_of_jobs_needs_no_database(tt: Taketurns, valkey_url: str, valkey_cell: str) -> None:
+    settings = Settings().model_copy(
+        update={
+            "database_url": "postgresql://nobody@127.0.0.1:1/none",
+            "redis_url": valkey_url,
+            "schema_name": valkey_cell,
+            "broker": "redis",
+        }
+    )
+    company_id, job = new_id(), NewTask(type="double", payload='{"number": 21}')
+    async with (
+        open_job_broker(settings, name="test") as broker,
+        assembly.build_worker(settings, tt.registry) as worker,
+    ):
+        working = asyncio.create_task(worker.run())
+        await broker.put_company(company_id, slug="acme", weight=1, max_in_flight=None, paused=False)
+        (made,) = await broker.enqueue("acme", [job])
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (state := await broker.job(company_id, made.task_id)) and not state.status.is_terminal:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        assert state
+        assert (state.status, state.result) == (Status.COMPLETED, "42")
+        assert state.expires_at
+        assert state.finished_at
+        assert state.expires_at - state.finished_at == timedelta(hours=24)
         worker.stop()
         await working
 

@@ -6,6 +6,7 @@ What only a container engine can show, such as the build itself, is not shown he
 import json
 import re
 import shlex
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from typer.core import TyperGroup
 from taketurns.assembly import load_application
 from taketurns.cli import app
 from taketurns.settings import Settings
+from taketurns.storage.embedded.valkey import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = ("migrate", "api", "worker", "mail")
+OURS = ("migrate", "api", "worker", "job-worker", "mail")
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -115,7 +117,7 @@ def composed_environment(name: str) -> dict[str, str]:
     return {key: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value)) for key, value in given.items()}
 
 
-@pytest.mark.parametrize("name", ["api", "worker"])
+@pytest.mark.parametrize("name", ["api", "worker", "job-worker"])
 def test_the_composed_service_knows_the_examples_which_are_in_the_image(name: str) -> None:
     copied = [shlex.split(rest) for word, rest in final_stage() if word == "COPY"]
     assert ["examples", "examples"] in copied
@@ -149,6 +151,7 @@ def test_ports_are_open_to_this_machine_only() -> None:
         "migrate": [],
         "api": ["127.0.0.1:8000:8000"],
         "worker": ["127.0.0.1:9100:9100"],
+        "job-worker": ["127.0.0.1:9101:9100"],
         "mail": [],
         "valkey": ["127.0.0.1:6379:6379"],
     }
@@ -162,6 +165,22 @@ def test_the_api_and_the_worker_wait_for_the_migrations_and_these_for_a_healthy_
     assert SERVICES["worker"]["depends_on"] == migrated
 
 
+def test_who_takes_turns_in_valkey_waits_for_it_and_for_nothing_else() -> None:  # fault 149
+    assert SERVICES["job-worker"]["depends_on"] == {"valkey": {"condition": "service_healthy"}}
+    assert not any("valkey" in SERVICES[name].get("depends_on", {}) for name in ("migrate", "api", "worker"))
+
+
+@pytest.mark.parametrize("name", ["api", "job-worker"])
+def test_jobs_go_to_valkey_which_writes_them_down_and_drops_none(name: str) -> None:  # fault 147
+    address = urllib.parse.urlsplit(composed_environment(name)["TAKETURNS_REDIS_URL"])
+    assert (address.scheme, address.hostname, address.port) == ("redis", "valkey", 6379)
+    program, *options = SERVICES["valkey"]["command"]
+    assert program == "valkey-server"
+    assert dict(zip(options[::2], options[1::2], strict=True)) == {
+        f"--{name}": value for name, value in SETTINGS.items()
+    }
+
+
 def test_the_database_alone_starts_nothing_else() -> None:
     assert "depends_on" not in SERVICES["db"]
     assert SERVICES["db"]["image"] == "postgres:16"
@@ -170,9 +189,9 @@ def test_the_database_alone_starts_nothing_else() -> None:
 def test_every_service_that_stays_has_a_health_check_and_a_time_to_stop() -> None:
     checked_by_the_image = [rest for word, rest in final_stage() if word == "HEALTHCHECK"]
     assert "/health" in checked_by_the_image[0]
-    for name in ("db", "worker", "mail", "valkey"):
+    for name in ("db", "worker", "job-worker", "mail", "valkey"):
         assert SERVICES[name]["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
-    for name in ("db", "api", "worker", "mail", "valkey"):
+    for name in ("db", "api", "worker", "job-worker", "mail", "valkey"):
         assert SERVICES[name]["stop_grace_period"]
 
 

@@ -69,6 +69,9 @@ class Event(StrEnum):
     SCHEDULE_FAILED = "tick of a schedule failed, will be repeated"
     DUTY_FAILED = "duty failed, will be repeated"
 
+    # The server of jobs.
+    REDIS_SET_UP_WRONGLY = "Redis is set up in a way that can lose jobs"
+
     # The API.
     API_ON_LOOPBACK = "the API has no authentication yet and listens on loopback only"
     API_OPEN = "the API has no authentication yet: whoever reaches this address may use it"

@@ -12,22 +12,32 @@ from httpx2 import ASGITransport, AsyncClient
 
 from taketurns.api import create_api
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.brokers.redis import RedisBroker
+from taketurns.brokers.redis.server import Server
 from taketurns.companies.directory import Company
 from taketurns.engine import limits
+from taketurns.engine.job import JobBroker
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.storage import schema
 from taketurns.storage.database import Database
 from tests.api.conftest import process_nothing
+from tests.valkeys import Valkeys
 
 TASKS = "/companies/acme/tasks"
 AWAY = "postgresql://taketurns@127.0.0.1:1/nowhere"
 
 
-def api(database: Database, registry: Registry, process_pass: Any = process_nothing) -> AsyncClient:
+def api(
+    database: Database,
+    registry: Registry,
+    process_pass: Any = process_nothing,
+    job_broker: JobBroker | None = None,
+) -> AsyncClient:
     app = create_api(
         database=database,
         broker=PostgresBroker(database),
+        job_broker=job_broker,
         registry=registry,
         process_pass=process_pass,
         version="0.1.0",
@@ -53,13 +63,49 @@ async def test_health_says_that_the_process_answers(client: AsyncClient) -> None
 
 async def test_ready_says_that_the_schema_is_the_one_needed(client: AsyncClient, database: Database) -> None:
     answer = await client.get("/ready")
-    assert (answer.status_code, answer.json()) == (200, {"status": "ready", "migration": schema.head()})
+    assert (answer.status_code, answer.json()) == (200, ready())
     async with database.connection() as connection:
         await connection.execute("update taketurns.alembic_version set version_num = 'older'")
     answer = await client.get("/ready")
     assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
     assert "older" in answer.json()["detail"]
     assert schema.head() in answer.json()["detail"]
+
+
+async def test_ready_is_degraded_while_jobs_have_no_server_and_whole_again_without_a_restart(  # faults 110, 147, 149
+    database: Database, registry: Registry, valkey: Valkeys
+) -> None:
+    server = valkey()
+    broker = RedisBroker(Server(server.url, timeout=0.5))
+    async with api(database, registry, job_broker=broker) as client:
+        assert (await client.get("/ready")).json() == ready(jobs="ready")
+
+        server.kill()
+        answer = await client.get("/ready")
+        assert (answer.status_code, answer.json()["status"], answer.json()["jobs"]) == (200, "degraded", "unavailable")
+        assert server.url in answer.json()["detail"]
+
+        server.start()
+        assert (await client.get("/ready")).json() == ready(jobs="ready")
+
+        server.pause()
+        answer = await client.get("/ready")
+        assert (answer.status_code, answer.json()["jobs"]) == (200, "unavailable")
+
+        server.go_on()
+        server.execute("CONFIG SET", "maxmemory-policy", "allkeys-lru")
+        answer = await client.get("/ready")
+        assert (answer.status_code, answer.json()["status"], answer.json()["jobs"]) == (
+            200,
+            "degraded",
+            "misconfigured",
+        )
+        assert "maxmemory-policy is allkeys-lru" in answer.json()["detail"]
+    await broker.server.close()
+
+
+def ready(*, jobs: str | None = None) -> dict[str, str | None]:
+    return {"status": "ready", "migration": schema.head(), "jobs": jobs, "detail": None}
 
 
 async def test_ready_says_that_there_is_no_schema_yet(empty_database_url: str, registry: Registry) -> None:

@@ -23,6 +23,7 @@ from typer.testing import CliRunner, Result
 
 from taketurns.cli import app
 from taketurns.storage import advice, schema
+from tests.valkeys import Valkeys
 
 ROOT = Path(__file__).parents[2]
 AWAY = "postgresql://nobody@127.0.0.1:1/none"
@@ -151,6 +152,32 @@ def test_the_doctor_names_an_old_transaction_for_programs_too(
     assert found["advice"]
 
 
+def test_the_doctor_looks_at_the_server_of_jobs_too(database_url: str, valkey: Valkeys) -> None:  # fault 147
+    server = valkey()
+    environment = {"TAKETURNS_REDIS_URL": server.url}
+    looked = run("doctor", url=database_url, env=environment)
+    assert looked.exit_code == 0
+    assert re.search(r"^ok       jobs: Valkey \d+\.\d+\.\d+, append-only, drops nothing$", looked.output, re.MULTILINE)
+
+    server.execute("CONFIG SET", "appendonly", "no")
+    looked = run("doctor", url=database_url, env=environment)
+    assert looked.exit_code == 0
+    assert "advice   jobs: no append-only file\n         a crash of Redis loses every job" in looked.output
+    looked = run("doctor", url=database_url, env={**environment, "TAKETURNS_REDIS_WAIT_AOF": "true"})
+    assert looked.exit_code == 1
+    assert "PROBLEM  jobs: there is no append-only file to wait for\n         set appendonly to yes" in looked.output
+
+    server.execute("CONFIG SET", "maxmemory-policy", "allkeys-lru")
+    looked = run("doctor", url=database_url, env=environment)
+    assert looked.exit_code == 1
+    assert "PROBLEM  jobs: maxmemory-policy is allkeys-lru, which drops jobs when memory is full\n" in looked.output
+
+    server.kill()
+    looked = run("doctor", url=database_url, env=environment)
+    assert looked.exit_code == 1
+    assert f"PROBLEM  jobs: Redis at {server.url} is not available: " in looked.output
+
+
 # The document
 
 
@@ -193,6 +220,15 @@ def test_a_wrong_setting_is_named(command: list[str], variable: str, value: str)
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"{variable}: ")
     assert refused.stderr.count("\n") == 1
+
+
+def test_a_worker_that_takes_its_turns_in_redis_needs_to_know_where_that_is() -> None:
+    refused = run("worker", "--broker", "redis")
+    assert refused.exit_code == 2
+    assert refused.stderr == "TAKETURNS_REDIS_URL: must be set for a worker with --broker redis\n"
+    refused = run("worker", "--broker", "rabbit")
+    assert refused.exit_code == 2
+    assert refused.stderr == "TAKETURNS_BROKER: Input should be 'postgres' or 'redis'\n"
 
 
 @pytest.mark.parametrize("command", ["openapi", "up"])

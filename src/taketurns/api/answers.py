@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 import orjson
 from pydantic import Field, WithJsonSchema
@@ -189,11 +189,20 @@ class HealthBody(TypedDict):
     version: str
 
 
-class ReadyBody(TypedDict):
-    """The process can serve: its database answers, and has the schema that this version needs."""
+JobsStatus = Literal["ready", "unavailable", "misconfigured"]
 
-    status: str
+
+class ReadyBody(TypedDict):
+    """The process can serve: its database answers, and has the schema that this version needs.
+
+    It is `degraded` while jobs are `unavailable`, or their server is `misconfigured`; `detail` says what is wrong.
+    `jobs` is null where there are none.
+    """
+
+    status: Literal["ready", "degraded"]
     migration: str
+    jobs: JobsStatus | None
+    detail: str | None
 
 
 MEDIA_TYPE: Final = "application/json"

@@ -25,6 +25,7 @@ from taketurns.api.problems import FieldError, Problem
 from taketurns.api.task_types import TaskTypes
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import Unavailable, UnknownCompany
+from taketurns.engine.job import JobBroker
 from taketurns.engine.registry import Registry
 from taketurns.storage import schema
 from taketurns.storage.database import Database
@@ -34,13 +35,14 @@ def create_api(
     *,
     database: Database,
     broker: Broker,
+    job_broker: JobBroker | None = None,
     registry: Registry,
     process_pass: ProcessPass | None = None,
     version: str,
     cursor_secret: bytes,
     lifespan: Lifespan[FastAPI] | None = None,
 ) -> FastAPI:
-    """The API over a database and a broker that the lifespan opens and closes.
+    """The API over a database and brokers that the lifespan opens and closes. Without `job_broker` there are no jobs.
 
     `process_pass(limit=…)` runs one pass of processing; without it there is no POST /workers/process. Processes that
     share a `cursor_secret` read each other's cursors.
@@ -58,6 +60,7 @@ def create_api(
     app.state.parts = Parts(
         database=database,
         broker=broker,
+        job_broker=job_broker,
         task_types=TaskTypes(database, registry),
         figures=QueueFigures(database),
         cursors=Cursors(cursor_secret),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import orjson
@@ -20,10 +21,12 @@ from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import ProcessTasks
 from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
+from taketurns.engine.job import JobBroker
 
 router = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
 processing = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
 
+JOBS_SECONDS: Final = 1.0  # who asks for readiness does not wait long
 LIMITS: Final = {
     to_camel(name.lower()): value
     for name, value in vars(limits).items()
@@ -42,7 +45,10 @@ async def get_health(request: Request) -> Response:
     "/ready", response_model=answers.ReadyBody, responses=documented(problems.NOT_READY, problems.UNKNOWN_PARAMETER)
 )
 async def get_ready(request: Request) -> Response:
-    """Whether this process can serve: its database answers, and has the schema that this version needs."""
+    """Whether this process can serve: its database answers, and has the schema that this version needs.
+
+    Tasks do not need the server of jobs: while that is away, this process is degraded, and ready all the same.
+    """
     lists.refuse_query(request)
     given = parts(request)
     migration = await _migration(given)
@@ -52,7 +58,26 @@ async def get_ready(request: Request) -> Response:
             f"the database's schema is at {migration or 'no revision'} and this version needs {given.migration}:"
             " run the migrations",
         )
-    return answers.send(answers.ReadyBody(status="ready", migration=migration))
+    jobs, detail = await _jobs(given.job_broker)
+    return answers.send(
+        answers.ReadyBody(
+            status="ready" if detail is None else "degraded", migration=migration, jobs=jobs, detail=detail
+        )
+    )
+
+
+async def _jobs(broker: JobBroker | None) -> tuple[answers.JobsStatus | None, str | None]:
+    """How it stands with jobs, and what is wrong with them."""
+    if broker is None:
+        return None, None
+    try:
+        async with asyncio.timeout(JOBS_SECONDS):
+            complaints = await broker.check()
+    except Unavailable as error:
+        return "unavailable", str(error)
+    except TimeoutError:
+        return "unavailable", f"Redis did not answer within {JOBS_SECONDS:g} s"
+    return ("misconfigured", "; ".join(complaints)) if complaints else ("ready", None)
 
 
 async def _migration(given: Parts) -> str | None:

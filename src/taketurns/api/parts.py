@@ -12,6 +12,7 @@ from taketurns.api.cursors import Cursors
 from taketurns.api.figures import QueueFigures
 from taketurns.api.task_types import TaskTypes
 from taketurns.engine.broker import Broker
+from taketurns.engine.job import JobBroker
 from taketurns.engine.task import PassReport
 from taketurns.storage.database import Database
 
@@ -24,6 +25,7 @@ class Parts:
 
     database: Database
     broker: Broker
+    job_broker: JobBroker | None
     task_types: TaskTypes
     figures: QueueFigures
     cursors: Cursors

@@ -14,12 +14,14 @@ from sqlalchemy import make_url
 from taketurns.api.application import create_api
 from taketurns.assembly.application import Taketurns, load_application
 from taketurns.assembly.brokers import close, make_broker, make_ticking
+from taketurns.assembly.jobs import make_job_broker, warn
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import run_pass
 
+API_NAME: Final = "taketurns-api"
 PASS_TASKS: Final = 100
 
 
@@ -31,16 +33,21 @@ def load_api(settings: Settings) -> FastAPI:
 
 def build_api(settings: Settings, registry: Registry, *, application: Taketurns | None = None) -> FastAPI:
     """The API for the handlers of the registry. Its connections are opened and closed by its lifespan."""
-    broker = make_broker(settings, name="taketurns-api")
+    broker = make_broker(settings, name=API_NAME)
+    job_broker = None if settings.redis_url is None else make_job_broker(settings, name=API_NAME)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await broker.database.open()
+        if job_broker is not None:
+            await warn(job_broker)
         try:
             yield
         finally:
             if application is not None:
                 await application.close()
+            if job_broker is not None:
+                await job_broker.server.close()
             await close(broker)
 
     async def process_pass(*, limit: int | None = None) -> PassReport:
@@ -59,6 +66,7 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
     return create_api(
         database=broker.database,
         broker=broker,
+        job_broker=job_broker,
         registry=registry,
         process_pass=process_pass,
         version=metadata.version("taketurns"),

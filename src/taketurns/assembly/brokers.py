@@ -12,7 +12,16 @@ from taketurns.storage.database import Database
 
 def make_broker(settings: Settings, *, name: str, pool_size: int | None = None) -> PostgresBroker:
     """A broker on a pool of connections of its own, which is not open yet. `name` is what the server shows of them."""
-    database = Database(
+    return PostgresBroker(
+        make_database(settings, name=name, pool_size=pool_size),
+        listen_url=settings.listen_url,
+        key_lifetime=timedelta(hours=settings.idempotency_hours),
+    )
+
+
+def make_database(settings: Settings, *, name: str, pool_size: int | None = None) -> Database:
+    """The pool alone."""
+    return Database(
         settings.database_url,
         schema=settings.schema_name,
         pool_size=pool_size or settings.pool_size,
@@ -20,9 +29,6 @@ def make_broker(settings: Settings, *, name: str, pool_size: int | None = None) 
         statement_timeout=settings.statement_timeout,
         name=name,
         prepare=settings.listen_url is None,  # set for a pooler, which may not keep prepared statements
-    )
-    return PostgresBroker(
-        database, listen_url=settings.listen_url, key_lifetime=timedelta(hours=settings.idempotency_hours)
     )
 
 

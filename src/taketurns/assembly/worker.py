@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from taketurns.assembly.application import Taketurns
-from taketurns.assembly.brokers import close, make_broker, make_ticking
+from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
+from taketurns.engine.broker import Broker
 from taketurns.engine.registry import Registry
+from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import Worker
@@ -17,18 +20,29 @@ from taketurns.worker.metrics import MetricsServer
 from taketurns.worker.process import work_until_told
 
 WORKER_CONNECTIONS: Final = 6  # one each to claim, settle, notify, keep the house, audit and spend budgets
+JOB_WORKER_CONNECTIONS: Final = 4  # one each to claim, settle, keep the house and audit
+WORKER_NAME: Final = "taketurns-worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lane:
+    """What a worker is given besides what all workers are: where it takes its turns, and what it does there."""
+
+    broker: Broker
+    budgets: PostgresBudgets
+    ticking: Ticking | None = None
+    keep_completed: timedelta
+    keep_stopped: timedelta
 
 
 @asynccontextmanager
 async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[Worker]:
     """A worker for the handlers of the registry, whose connections are open in the context."""
-    broker = make_broker(settings, name="taketurns-worker", pool_size=WORKER_CONNECTIONS)
-    await broker.database.open()
-    try:
+    async with _jobs(settings) if settings.broker == "redis" else _tasks(settings) as lane:
         yield Worker(
-            broker=broker,
+            broker=lane.broker,
             registry=registry,
-            ticking=make_ticking(broker),
+            ticking=lane.ticking,
             queues=settings.queues,
             concurrency=settings.concurrency,
             batch=settings.batch,
@@ -37,12 +51,46 @@ async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[
             stale_after_seconds=settings.stale_after_seconds,
             max_rescues=settings.max_rescues,
             shutdown_grace_seconds=settings.shutdown_grace_seconds,
+            keep_completed=lane.keep_completed,
+            keep_stopped=lane.keep_stopped,
+            budgets=lane.budgets,
+        )
+
+
+@asynccontextmanager
+async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
+    broker = make_broker(settings, name=WORKER_NAME, pool_size=WORKER_CONNECTIONS)
+    await broker.database.open()
+    try:
+        yield _Lane(
+            broker=broker,
+            budgets=PostgresBudgets(broker.database),
+            ticking=make_ticking(broker),
             keep_completed=timedelta(days=settings.keep_completed_days),
             keep_stopped=timedelta(days=settings.keep_stopped_days),
-            budgets=PostgresBudgets(broker.database),
         )
     finally:
         await close(broker)
+
+
+@asynccontextmanager
+async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
+    """The database has the budgets; nothing else is asked of it, and it may be away."""
+    from taketurns.assembly import jobs  # noqa: PLC0415  not for a worker that takes its turns in PostgreSQL
+
+    database = make_database(settings, name=WORKER_NAME, pool_size=1)
+    async with jobs.open_job_broker(settings, name=WORKER_NAME, pool_size=JOB_WORKER_CONNECTIONS) as broker:
+        await database.open()
+        try:
+            await jobs.warn(broker)
+            yield _Lane(
+                broker=broker,
+                budgets=PostgresBudgets(database),
+                keep_completed=timedelta(hours=settings.keep_completed_jobs_hours),
+                keep_stopped=timedelta(days=settings.keep_stopped_jobs_days),
+            )
+        finally:
+            await database.close()
 
 
 async def serve_worker(settings: Settings, application: Taketurns) -> None:

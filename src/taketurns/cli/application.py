@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from taketurns.cli.configuration import settings_with
+from taketurns.cli.configuration import settings_with, with_a_way_to_the_broker
 
 app = typer.Typer(
     name="taketurns",
@@ -63,6 +63,7 @@ def api(
 @app.command()
 def worker(
     application: App = None,
+    broker: Annotated[str | None, typer.Option(help="Where it takes turns: postgres (tasks) or redis (jobs).")] = None,
     queues: Annotated[str | None, typer.Option(help="Queues to serve, separated by commas.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", "-c", help="Handlers that run at once.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of the metrics; 0 picks a free one.")] = None,
@@ -70,9 +71,10 @@ def worker(
     """Take turns and run handlers until told to stop: once drains, twice leaves at once."""
     from taketurns.cli import processes  # noqa: PLC0415
 
-    processes.run_worker(
-        settings_with(app=application, queues=queues, concurrency=concurrency, metrics_port=metrics_port)
+    settings = settings_with(
+        app=application, broker=broker, queues=queues, concurrency=concurrency, metrics_port=metrics_port
     )
+    processes.run_worker(with_a_way_to_the_broker(settings))
 
 
 @app.command()

@@ -44,6 +44,14 @@ def settings_with(**options: Any) -> Settings:
     return settings
 
 
+def with_a_way_to_the_broker(settings: Settings) -> Settings:
+    """The same settings. Leaves when a worker that goes by them would not know where its broker is."""
+    if settings.broker == "redis" and settings.redis_url is None:
+        typer.echo("TAKETURNS_REDIS_URL: must be set for a worker with --broker redis", err=True)
+        raise typer.Exit(WRONG)
+    return settings
+
+
 @contextmanager
 def application_is_loaded() -> Iterator[None]:
     """Leave with the reason when the application that was named is none."""

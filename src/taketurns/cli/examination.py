@@ -1,7 +1,8 @@
-"""Commands that look at the database and its schema, and say what they found."""
+"""Commands that look at the servers and the schema, and say what they found."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import asdict
 
@@ -10,6 +11,8 @@ import typer
 from alembic.util.exc import CommandError
 from sqlalchemy.exc import DBAPIError
 
+from taketurns.assembly import jobs
+from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
 from taketurns.storage import advice, schema
 from taketurns.storage.database import conninfo
@@ -25,6 +28,8 @@ def doctor(settings: Settings, *, as_json: bool) -> int:
         )
     except psycopg.Error as error:
         return _refused(error)
+    if settings.redis_url is not None:
+        findings += asyncio.run(_jobs(settings))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -33,6 +38,23 @@ def doctor(settings: Settings, *, as_json: bool) -> int:
             if finding.advice:
                 typer.echo(f"         {finding.advice}")
     return int(any(finding.level is advice.Level.PROBLEM for finding in findings))
+
+
+async def _jobs(settings: Settings) -> list[advice.Finding]:
+    async with jobs.open_job_broker(settings, name="taketurns-doctor") as broker:
+        try:
+            complaints = await broker.check()
+            told = await broker.server.inform("server") | await broker.server.inform("persistence")
+        except Unavailable as error:
+            return [advice.Finding(advice.Level.PROBLEM, "jobs", str(error), "until it is back, jobs get 503 and wait")]
+    wrong = [complaint.partition(": ") for complaint in complaints]
+    findings = [advice.Finding(advice.Level.PROBLEM, "jobs", found, mend) for found, _, mend in wrong]
+    if not told["aof_enabled"]:
+        found, mend = "no append-only file", "a crash of Redis loses every job: set appendonly to yes"
+        findings.append(advice.Finding(advice.Level.ADVICE, "jobs", found, mend))
+    version = told.get("valkey_version") or told["redis_version"]
+    product = "Valkey" if "valkey_version" in told else "Redis"
+    return findings or [advice.Finding(advice.Level.OK, "jobs", f"{product} {version}, append-only, drops nothing")]
 
 
 def upgrade(settings: Settings, revision: str) -> int:

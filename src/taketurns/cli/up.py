@@ -32,6 +32,7 @@ from taketurns.storage.embedded import BinariesNotFound, EmbeddedServerError, Po
 from taketurns.storage.embedded.postgres import PUBLIC
 
 DATABASE = "taketurns"
+REDIS = "TAKETURNS_REDIS_URL"
 DEMO_TYPE = "send_email"
 DEMO_COMPANIES = {"acme": "Acme", "globex": "Globex", "initech": "Initech"}
 INTERRUPTED = 128 + signal.SIGINT
@@ -105,10 +106,9 @@ def _database(settings: Settings, home: Path | None, programs: Path | None) -> I
 @contextlib.contextmanager
 def _redis(settings: Settings, home: Path | None, program: Path | None) -> Iterator[_Server | None]:
     """None where there is no program to be had and none was named."""
-    variable = "TAKETURNS_REDIS_URL"
     if settings.redis_url is not None:
-        say(f"jobs: the Redis in {variable}")
-        yield _Server(variable, settings.redis_url)
+        say(f"jobs: the Redis in {REDIS}")
+        yield _Server(REDIS, settings.redis_url)
         return
     server = ValkeyServer((home or default_home()) / "valkey", program=program)
     try:
@@ -121,7 +121,7 @@ def _redis(settings: Settings, home: Path | None, program: Path | None) -> Itera
         return
     with server:
         say(f"jobs: {_found(server)}")
-        yield _Server(variable, server.url, server.users_lock)
+        yield _Server(REDIS, server.url, server.users_lock)
 
 
 def _found(server: PostgresServer | ValkeyServer) -> str:
@@ -137,15 +137,21 @@ async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence
             "PYTHONUNBUFFERED": "1",  # what handlers print is seen when they print it, in a pipe too
             **os.environ,
             **{server.variable: server.url for server in servers},
-            "TAKETURNS_BROKER": "postgres",
             "TAKETURNS_HOST": settings.host,
             "TAKETURNS_PORT": str(port),
             "TAKETURNS_METRICS_PORT": str(_port(settings, "metrics_port", settings.metrics_host)),
             **({"TAKETURNS_APP": settings.app} if settings.app else {}),
             **mail,
         }
+        programs = [
+            _program("api", environment, "api"),
+            _program("worker", environment, "worker", "--broker", "postgres"),
+        ]
+        if any(server.variable == REDIS for server in servers):
+            of_its_own = {"TAKETURNS_METRICS_PORT": str(_next_metrics_port(settings))}
+            programs.append(_program("job worker", environment | of_its_own, "worker", "--broker", "redis"))
         children = Children(
-            [Program(name, [sys.executable, "-m", "taketurns.cli", name], environment) for name in ("api", "worker")],
+            programs,
             say=say,
             inherited=[server.lock for server in servers if server.lock is not None],
         )
@@ -158,6 +164,10 @@ async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence
             with contextlib.suppress(asyncio.CancelledError):
                 await welcome
         return children.hurried
+
+
+def _program(name: str, environment: dict[str, str], *arguments: str) -> Program:
+    return Program(name, [sys.executable, "-m", "taketurns.cli", *arguments], environment)
 
 
 @contextlib.asynccontextmanager
@@ -196,6 +206,14 @@ def _port(settings: Settings, name: str, host: str) -> int:
     free = _bound(host, 0)
     say(f"{host}:{wanted} is taken, using {free}")
     return free
+
+
+def _next_metrics_port(settings: Settings) -> int:
+    """The port after the worker's, or 0, for a free one, where that is taken."""
+    try:
+        return _bound(settings.metrics_host, settings.metrics_port + 1) if settings.metrics_port else 0
+    except (OSError, OverflowError):
+        return 0
 
 
 def _bound(host: str, port: int) -> int:
