@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from bench import claim, lanes, throughput
+from bench import claim, durability, lanes, throughput
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["claim", "throughput", "lanes"], help="one of them; all otherwise")
+    parser.add_argument(
+        "what", nargs="?", choices=["claim", "throughput", "lanes", "durability"], help="one of them; all otherwise"
+    )
     parser.add_argument("--large", action="store_true", help="also at 10,000,000 tasks; takes a quarter of an hour")
     options = parser.parse_args()
     command = " ".join(["python -m bench", *([options.what] if options.what else []), *["--large"] * options.large])
@@ -19,6 +21,8 @@ def main() -> None:
         throughput.run(command=command)
     if options.what in (None, "lanes"):
         lanes.run(command=command)
+    if options.what in (None, "durability"):
+        durability.run(command=command)
 
 
 if __name__ == "__main__":
