@@ -37,9 +37,11 @@ class RedisCell:
         self._slugs: dict[UUID, str] = {}
 
     @classmethod
-    def open(cls, url: str, name: str, **options: Any) -> Self:
+    def open(cls, url: str, name: str, *, patience_seconds: float = 5.0, **options: Any) -> Self:
         cell = cls(url, name)
-        cell.broker = RedisBroker(Server(url, cell=name, pool_size=32), **options)
+        cell.broker = RedisBroker(
+            Server(url, cell=name, pool_size=32, pool_timeout=patience_seconds, timeout=patience_seconds), **options
+        )
         return cell
 
     async def close(self) -> None:
@@ -146,6 +148,11 @@ class RedisCell:
             *self._kept_wrongly(jobs),
             *self._out_of_turn(),
         ]
+
+    def contradictions_of(self, company_id: UUID) -> list[str]:
+        """The same, of a company that was made elsewhere."""
+        self._slugs[company_id] = str(company_id)
+        return self.contradictions()
 
     def _jobs(self) -> dict[str, dict[str, str]]:
         found = {

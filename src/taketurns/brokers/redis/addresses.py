@@ -46,13 +46,15 @@ def check(url: str) -> None:
 
 
 def open_async(url: str, *, pool_size: int, pool_timeout: float, timeout: float, name: str) -> AsyncClient:
-    """A client whose commands take at most `timeout` seconds, and wait `pool_timeout` for one of its connections."""
+    """A client that takes at most `timeout` seconds to connect, and waits `pool_timeout` for one of its connections;
+    how long a command may take is its user's affair."""
     if is_cluster(url):
         first, others = _nodes(url)
         return redis.asyncio.RedisCluster.from_url(
             first,
             startup_nodes=[AsyncClusterNode(**node) for node in others] or None,
             max_connections=pool_size,
+            socket_timeout=None,
             retry=AsyncRetry(NoBackoff(), 0),
             **_options(timeout, name),
         )
@@ -69,6 +71,7 @@ def _open_pool(url: str, *, pool_size: int, pool_timeout: float, timeout: float,
         url,
         max_connections=pool_size,
         timeout=pool_timeout,
+        socket_timeout=None,
         retry=AsyncRetry(NoBackoff(), 0),
         **_options(timeout, name),
     )
@@ -76,8 +79,8 @@ def _open_pool(url: str, *, pool_size: int, pool_timeout: float, timeout: float,
 
 
 def open_sync(url: str, *, timeout: float, name: str) -> Client:
-    """The same for one thread, on one connection."""
-    options = _options(timeout, name) | {"retry": Retry(NoBackoff(), 0)}
+    """A client for one thread, on one connection, whose commands take at most `timeout` seconds."""
+    options = _options(timeout, name) | {"socket_timeout": timeout} | {"retry": Retry(NoBackoff(), 0)}
     if is_cluster(url):
         first, others = _nodes(url)
         nodes = [ClusterNode(**node) for node in others]  # type: ignore[no-untyped-call]
@@ -96,7 +99,7 @@ def of_node(url: str, *, host: str, port: int | str) -> str:
 
 
 def _options(timeout: float, name: str) -> dict[str, Any]:
-    return {"socket_timeout": timeout, "socket_connect_timeout": timeout, "client_name": name, "protocol": 2}
+    return {"socket_connect_timeout": timeout, "client_name": name, "protocol": 2}
 
 
 def _nodes(url: str) -> tuple[str, list[dict[str, Any]]]:

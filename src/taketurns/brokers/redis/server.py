@@ -5,6 +5,7 @@ Nothing is sent a second time when an answer is lost: whoever asked is told so, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -17,8 +18,8 @@ from redis.exceptions import (
     NoScriptError,
     RedisClusterException,
     RedisError,
-    TimeoutError,
 )
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from taketurns.brokers.redis import addresses, scripts
 from taketurns.brokers.redis.scripts import Script
@@ -29,7 +30,7 @@ _PASSING: Final = {
     *("OOM", "READONLY", "TRYAGAIN", "UNKILLABLE", "WRONGPASS"),
 }
 """What a server says while it cannot do what it otherwise would."""
-_AWAY: Final = (ConnectionError, TimeoutError, ClusterError, RedisClusterException, OSError)
+_AWAY: Final = (ConnectionError, RedisTimeoutError, ClusterError, RedisClusterException, OSError)
 
 
 def cell_key(cell: str) -> str:
@@ -55,6 +56,7 @@ class Server:
         self.url = url
         self.cell = cell_key(cell)
         self._timeout = timeout
+        self._pool_timeout = pool_timeout
         self._name = name
         self._client = addresses.open_async(
             url, pool_size=pool_size, pool_timeout=pool_timeout, timeout=timeout, name=name
@@ -71,7 +73,7 @@ class Server:
         return await self.run(scripts.load(verb), *arguments)
 
     async def run(self, script: Script, *arguments: Any) -> Any:
-        with told_as_unavailable(self.url):
+        async with self._in_time():
             try:
                 return await self._client.evalsha(script.sha, 1, self.cell, *arguments)
             except NoScriptError:
@@ -80,14 +82,11 @@ class Server:
     async def run_durably(self, script: Script, *arguments: Any, patience_seconds: float) -> Any:
         """Run a script, and wait until what it wrote is on the disk. Raises Unavailable when that is not so in time,
         though it may be later."""
-        with told_as_unavailable(self.url):
-            async with self._primary() as client:
-                try:
-                    answer, written = await self._with_waitaof(
-                        client, "EVALSHA", script.sha, arguments, patience_seconds
-                    )
-                except NoScriptError:
-                    answer, written = await self._with_waitaof(client, "EVAL", script.text, arguments, patience_seconds)
+        async with self._in_time(more_seconds=patience_seconds), self._primary() as client:
+            try:
+                answer, written = await self._with_waitaof(client, "EVALSHA", script.sha, arguments, patience_seconds)
+            except NoScriptError:
+                answer, written = await self._with_waitaof(client, "EVAL", script.text, arguments, patience_seconds)
         if written[0] < 1:
             raise Unavailable(
                 f"Redis at {addresses.without_password(self.url)} did not confirm within {patience_seconds:g} s that"
@@ -108,21 +107,21 @@ class Server:
         pipeline.execute_command(command, script, 1, self.cell, *arguments)
         pipeline.execute_command("WAITAOF", 1, 0, int(patience_seconds * 1000))
         answer, written = await pipeline.execute(raise_on_error=False)
-        for outcome in (answer, written):
-            if isinstance(outcome, Exception):
-                raise outcome
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(written, Exception):
+            raise Unavailable(f"Redis cannot say that its append-only file has what was sent: {written}") from written
         return answer, written
 
     async def command(self, *arguments: Any) -> Any:
         """One command on a key of the cell."""
-        with told_as_unavailable(self.url):
+        async with self._in_time():
             return await self._client.execute_command(*arguments)
 
     async def inform(self, section: str) -> dict[str, Any]:
         """What the server that has the cell says of itself."""
-        with told_as_unavailable(self.url):
-            async with self._primary() as client:
-                return dict(await client.info(section))
+        async with self._in_time(), self._primary() as client:
+            return dict(await client.info(section))
 
     @asynccontextmanager
     async def subscribe(self, channel: str) -> AsyncIterator[redis.asyncio.client.PubSub]:
@@ -131,8 +130,19 @@ class Server:
             async with self._single() as client, client.pubsub() as pubsub:
                 await pubsub.subscribe(channel)
                 if await pubsub.get_message(timeout=self._timeout) is None:
-                    raise Unavailable("the subscription was not confirmed in time")
+                    raise Unavailable(f"Redis at {addresses.without_password(self.url)} did not answer in time")
                 yield pubsub
+
+    @asynccontextmanager
+    async def _in_time(self, *, more_seconds: float = 0.0) -> AsyncIterator[None]:
+        """The one limit of time for a call: the client's own are kept by `asyncio.wait_for`, which before Python 3.12
+        may swallow a cancellation."""
+        with told_as_unavailable(self.url):
+            try:
+                async with asyncio.timeout(self._pool_timeout + self._timeout + more_seconds):
+                    yield
+            except TimeoutError as error:
+                raise TimeoutError("it did not answer in time") from error
 
     @asynccontextmanager
     async def _primary(self) -> AsyncIterator[redis.asyncio.Redis]:
