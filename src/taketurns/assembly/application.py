@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from uuid import UUID
 
 from taketurns.assembly.handler import RESERVED_PARAMETERS, Handler, seconds
+from taketurns.assembly.schedule import Declared, Timing
 from taketurns.engine.errors import ConfigurationError
 from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
+from taketurns.engine.schedule import Missed
 from taketurns.engine.task import Status
 
 if TYPE_CHECKING:
@@ -80,6 +94,7 @@ class Taketurns:
 
     def __init__(self, *, database_url: str | None = None, schema: str | None = None) -> None:
         self.registry = Registry()
+        self.schedules: list[Declared] = []
         self._overrides = {"database_url": database_url, "schema_name": schema}
 
     @overload
@@ -101,6 +116,34 @@ class Taketurns:
         """
         definition = Definition(self, options)
         return definition if handler is None else definition(handler)
+
+    def schedule(
+        self,
+        expression: str,
+        *,
+        time_zone: str = "UTC",
+        company: str | UUID | Iterable[str | UUID] | None = None,
+        name: str | None = None,
+        missed: Missed | Literal["skip", "last", "all"] = Missed.LAST,
+    ) -> Timing:
+        """Declare a schedule of one company or several (ids or slugs), or of every one.
+
+        Call what is returned with the handler and its arguments, or put it above a handler that needs none. It is
+        called as its type unless it has a `name`. Takes effect with `apply_schedules`, which a worker does as it
+        starts. Raises InvalidOption.
+        """
+        return Timing(
+            self.schedules, expression=expression, time_zone=time_zone, company=company, name=name, missed=missed
+        )
+
+    async def apply_schedules(self) -> None:
+        """Bring the schedules of companies up to what the code declares; again changes nothing.
+
+        What people changed of them by the API stays until the code says something else, a pause even then. Those that
+        the code declares no more are deleted, if they are of a type of this application.
+        A company that comes later gets its schedules when this is done again. Raises UnknownCompany and Unavailable.
+        """
+        await self.client.apply_schedules(self.schedules, types=self.registry.names)
 
     @property
     def settings(self) -> Settings:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from taketurns.assembly import background
 from taketurns.assembly.brokers import close, make_broker
+from taketurns.assembly.schedule import Declared
 from taketurns.assembly.state import TaskState
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.postgres.transaction import enqueue_in, is_async, is_sync
@@ -17,6 +18,8 @@ from taketurns.companies import directory
 from taketurns.engine.errors import InvalidOption, UnknownCompany
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.history import tasks as history
+from taketurns.schedules.declarations import Declaration, apply
+from taketurns.schedules.timetable import NewSchedule
 from taketurns.settings import Settings
 
 
@@ -63,6 +66,28 @@ class Client:
         except StopIteration as end:
             return list(end.value)
         raise RuntimeError("a sync transaction was waited for")
+
+    async def apply_schedules(self, declarations: Sequence[Declared], *, types: Collection[str]) -> None:
+        """Bring the timetable up to what code declares."""
+        told = [
+            Declaration(
+                NewSchedule(
+                    name=declared.name,
+                    type=declared.task.type,
+                    payload=declared.task.payload,
+                    queue=declared.task.queue,
+                    priority=declared.task.priority,
+                    max_retries=declared.task.max_retries,
+                    timeout_seconds=declared.task.timeout_seconds,
+                    cron=declared.cron,
+                    missed=declared.missed,
+                ),
+                declared.companies,
+            )
+            for declared in declarations
+        ]
+        async with self.broker() as broker:
+            await apply(broker.database, told, types=types, at=self.now())
 
     async def cancel(self, company: str, task_id: UUID) -> Status | None:
         if directory.reference(company) is None:

@@ -186,6 +186,13 @@ class Handler(Generic[Call, Payload, Result]):
             _told(task) for task in self._application.client.submit_sync(str(company), tasks, transaction=transaction)
         ]
 
+    def repeated(self, arguments: Mapping[str, Any]) -> NewTask:
+        """A task as a schedule makes it again and again. Raises InvalidPayload, and InvalidOption for one of a kind."""
+        for name in ("run_after", "delay_seconds", "idempotency_key"):
+            if getattr(self._options, name) is not None:
+                raise InvalidOption(name, "is one task's: the tasks of a schedule run at its ticks")
+        return self._new_task(arguments, None)
+
     def _new_tasks(
         self, payloads: Iterable[Mapping[str, Any]], idempotency_keys: Sequence[str | None] | None
     ) -> list[NewTask]:

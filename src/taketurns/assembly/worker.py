@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import Worker
 from taketurns.worker.metrics import MetricsServer
 from taketurns.worker.process import work_until_told
+from taketurns.worker.rounds import end, keep
 
 WORKER_CONNECTIONS: Final = 6  # one each to claim, settle, notify, keep the house, audit and spend budgets
 JOB_WORKER_CONNECTIONS: Final = 4  # one each to claim, settle, keep the house and audit
 WORKER_NAME: Final = "taketurns-worker"
+NEVER_AGAIN: Final = timedelta(days=365).total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,19 @@ async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
             await database.close()
 
 
+class Declare:
+    """Applies the schedules that code declares, once, however long the database or a company is waited for."""
+
+    name = "declare"
+
+    def __init__(self, application: Taketurns) -> None:
+        self._application = application
+
+    async def step(self) -> float:
+        await self._application.apply_schedules()
+        return NEVER_AGAIN
+
+
 async def serve_worker(settings: Settings, application: Taketurns) -> None:
     """Take turns, and serve the figures of it, until a signal stops this process."""
     settings = application.adopt(settings)
@@ -103,7 +119,10 @@ async def serve_worker(settings: Settings, application: Taketurns) -> None:
             is_healthy=lambda: worker.is_healthy,
             is_ready=lambda: worker.is_ready,
         )
+        duties = [Declare(application)] if settings.broker == "postgres" else []
+        declaring = [asyncio.create_task(keep(duty), name=duty.name) for duty in duties]
         try:
             await work_until_told(worker)
         finally:
+            await end(declaring)
             figures.close()

@@ -127,7 +127,7 @@ async def create(database: Database, company: UUID | str, new: NewSchedule, *, a
         company_id, now = await _lock_company(connection, database.schema, company, at=at)
         statement = (
             insert(ScheduleTable)
-            .values(company_id=company_id, id=new_id(), **values(new, now=now))
+            .values(company_id=company_id, id=new_id(), next_tick_at=_first_of(new, now=now), **columns(new))
             .on_conflict_do_nothing()
             .returning(*_columns(at))
         )
@@ -216,8 +216,8 @@ def owner(company: UUID | str) -> Any:
     return select(Company.id).where(is_named).scalar_subquery()
 
 
-def values(new: NewSchedule, *, now: datetime, last_tick_at: datetime | None = None) -> dict[str, Any]:
-    """The columns of a schedule that begins now. Raises InvalidOption when it would never tick."""
+def columns(new: NewSchedule) -> dict[str, Any]:
+    """What is submitted of a schedule, by column."""
     return {
         "name": new.name,
         "type": new.type,
@@ -231,8 +231,11 @@ def values(new: NewSchedule, *, now: datetime, last_tick_at: datetime | None = N
         "missed": new.missed.value,
         "paused": new.paused,
         "declaration": new.declaration,
-        "next_tick_at": None if new.paused else _first_tick(new.cron, after=_not_before(now, last_tick_at)),
     }
+
+
+def _first_of(new: NewSchedule, *, now: datetime) -> datetime | None:
+    return None if new.paused else _first_tick(new.cron, after=now)
 
 
 def _changed(before: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:

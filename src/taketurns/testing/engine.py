@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -17,9 +17,10 @@ from sqlalchemy import Executable, select, union
 from sqlalchemy.dialects.postgresql import insert
 
 from taketurns.assembly.application import StandIn, Taketurns, standing_in
-from taketurns.assembly.brokers import close, make_broker
+from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.assembly.client import Client
 from taketurns.assembly.handler import Handler
+from taketurns.assembly.schedule import Declared
 from taketurns.assembly.state import TaskState
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies import directory
@@ -65,13 +66,17 @@ class Engine:
     async def advance(self, length: timedelta = timedelta(), **parts: float) -> datetime:
         """Move the clock on, by a timedelta or `hours=1` and the like, and make what is due by then pending.
 
-        Nothing runs until `drain`. Answers the new time.
+        Schedules tick on the way, each at its times. Nothing runs until `drain`. Answers the new time.
         """
         skipped = length + timedelta(**parts)
         if skipped < timedelta():
             raise ValueError("a clock only moves on")
+        before = self.now()
         self._skipped += skipped
         async with self._client.broker() as broker:
+            ticking, tick = make_ticking(broker), None
+            while (tick := await ticking.next_due(after=tick)) is not None and tick <= self.now():
+                await ticking.make_due(at=max(tick, before))
             while (await broker.promote(at=self.now())).count:
                 pass
         return self.now()
@@ -170,6 +175,12 @@ class ClockedClient(Client):
                 raise
         self._make_company(company)
         return await super().submit(company, tasks, transaction=transaction)
+
+    async def apply_schedules(self, declarations: Sequence[Declared], *, types: Collection[str]) -> None:
+        for slug in {company for declared in declarations for company in declared.companies or ()}:
+            if directory.is_slug(slug):
+                self._make_company(slug)
+        await super().apply_schedules(declarations, types=types)
 
     def _make_company(self, slug: str) -> None:
         """Not awaited, for a sync transaction cannot be."""
