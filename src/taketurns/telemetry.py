@@ -67,6 +67,8 @@ class Event(StrEnum):
     TICKS_MADE = "tasks made by schedules"
     SCHEDULE_PAUSED = "schedule paused: it cannot be read"
     SCHEDULE_FAILED = "tick of a schedule failed, will be repeated"
+    QUOTAS_CORRECTED = "counts of quotas differed from the rows and were corrected"
+    RESERVATIONS_REFUNDED = "quotas given back of jobs that never arrived"
     DUTY_FAILED = "duty failed, will be repeated"
 
     # The server of jobs.
@@ -111,6 +113,7 @@ IDEMPOTENCY_KEYS_PRUNED = Counter("idempotency_keys_pruned", "Expired idempotenc
 TURNS_HEALED = Counter("turns_healed", "Companies with work that were found outside the rotation.")
 TICKS_MADE = Counter("ticks_made", "Tasks that schedules made.")
 TICKS_FAILED = Counter("ticks_failed", "Ticks of schedules that failed and will be repeated.")
+QUOTAS_CORRECTED = Counter("quotas_corrected", "Periods whose count of tasks differed from the rows.")
 REPORTS_IGNORED = Counter("reports_ignored", "Attempts whose task was cancelled or taken back before they ended.")
 SETTLE_SECONDS = Histogram(
     "settle_seconds",

@@ -25,6 +25,7 @@ async def test_a_company_is_created_found_and_listed(client: AsyncClient) -> Non
         "weight": 2,
         "paused": False,
         "maxInFlight": None,
+        "quotas": {"hour": None, "day": None, "month": None},
         "createdAt": "",
         "updatedAt": "",
     }
@@ -71,6 +72,12 @@ async def test_a_change_leaves_the_rest(client: AsyncClient, acme: Company) -> N
         ({"maxInFlight": 10**30}, "/maxInFlight"),  # fault 013
         ({"max_in_flight": 3}, "/max_in_flight"),
         ({"slug": "other"}, "/slug"),
+        ({"quotas": None}, "/quotas"),
+        ({"quotas": 5}, "/quotas"),
+        ({"quotas": {"hour": -1}}, "/quotas/hour"),
+        ({"quotas": {"day": 1.5}}, "/quotas/day"),
+        ({"quotas": {"month": 10**12}}, "/quotas/month"),
+        ({"quotas": {"week": 1}}, "/quotas/week"),
     ],
 )
 async def test_what_cannot_be_is_told_by_its_field(

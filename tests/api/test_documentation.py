@@ -58,6 +58,7 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "getReady",
             "getSchedule",
             "getTask",
+            "getUsage",
             "listCompanies",
             "listSchedules",
             "listTaskEvents",

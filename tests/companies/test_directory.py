@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taketurns.brokers.postgres import PostgresBroker
-from taketurns.companies import directory
+from taketurns.companies import directory, quotas
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine.errors import Unavailable, UnknownCompany
+from taketurns.engine.quota import Quotas
 from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
 from taketurns.storage.database import Database, call
 
@@ -186,12 +187,25 @@ async def test_a_deleted_company_leaves_nothing_and_harms_no_other(database: Dat
     other = await directory.create(database, name="Other", slug="other")
     keyed = NewTask(type="work", payload="{}", idempotency_key="k", fingerprint=b"x")
     for slug in ("acme", "other"):
+        await directory.change(database, slug, {"quotas": Quotas(hour=100)})
+        await quotas.reserve(database, slug, [uuid4()])
+    for slug in ("acme", "other"):
         await broker.enqueue(slug, [TASK, keyed])
     for task in await claim(broker):
         await broker.settle([Report(task, Outcome.RETRY, delay_seconds=0)])
     await broker.promote()
-    await end(broker, await claim(broker, 4))
-    assert {"lines", "turns", "tasks", "task_events", "idempotency_keys"} == set(await rows_of(database, company.id))
+    claimed = await claim(broker, 4)
+    await broker.settle([Report(task, Outcome.FAILED) for task in claimed])
+    assert set(await rows_of(database, company.id)) == {
+        "lines",
+        "turns",
+        "tasks",
+        "task_events",
+        "idempotency_keys",
+        "quota_usage",
+        "quota_changes",
+        "job_reservations",
+    }
     before = await rows_of(database, other.id)
     assert await directory.delete(database, "acme")
     assert await rows_of(database, company.id) == {}

@@ -15,6 +15,8 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from taketurns.companies.directory import Company
+from taketurns.companies.quotas import Usage
+from taketurns.engine.quota import Period
 from taketurns.engine.task import PassReport, Status
 from taketurns.history.events import Event
 from taketurns.history.tasks import TaskRecord
@@ -100,6 +102,14 @@ class EventPage(TypedDict):
     hasMore: Annotated[bool, Field(description="Go on with after = the last number.")]
 
 
+class QuotasBody(TypedDict):
+    """How many tasks a company may submit in each period; null has no limit."""
+
+    hour: int | None
+    day: int | None
+    month: int | None
+
+
 class CompanyBody(TypedDict):
     """A company as it stands."""
 
@@ -109,8 +119,36 @@ class CompanyBody(TypedDict):
     weight: int
     paused: bool
     maxInFlight: int | None
+    quotas: QuotasBody
     createdAt: Time
     updatedAt: Time
+
+
+class PeriodUsageBody(TypedDict):
+    """What a company submitted in a period."""
+
+    period: Period
+    startsAt: Time
+    resetsAt: Annotated[Time, Field(description="When the period ends.")]
+    used: Annotated[int, Field(description="Tasks that are charged: reserved less refunded.")]
+    reserved: int
+    refunded: Annotated[
+        int, Field(description="Tasks that failed for good, or were cancelled before they had started.")
+    ]
+
+
+class QuotaUsageBody(PeriodUsageBody):
+    """The current period: what was submitted, and what may be."""
+
+    limit: Annotated[int | None, Field(description="The quota; null has no limit.")]
+    remaining: int | None
+
+
+class UsageBody(TypedDict):
+    """A company's use of its quotas. Tasks are counted while it has a quota for any period."""
+
+    current: list[QuotaUsageBody]
+    past: Annotated[list[PeriodUsageBody], Field(description="Those before, the newest first.")]
 
 
 class CompanyPage(TypedDict):
@@ -273,6 +311,7 @@ def company(told: Company) -> CompanyBody:
         weight=told.weight,
         paused=told.paused,
         maxInFlight=told.max_in_flight,
+        quotas=QuotasBody(hour=told.quotas.hour, day=told.quotas.day, month=told.quotas.month),
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),
     )
@@ -299,6 +338,35 @@ def schedule(told: Schedule) -> ScheduleBody:
         declared=told.declared,
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),
+    )
+
+
+def usage(told: Usage) -> UsageBody:
+    return UsageBody(
+        current=[
+            QuotaUsageBody(
+                period=one.period,
+                startsAt=moment(one.starts_at),
+                resetsAt=moment(one.ends_at),
+                used=one.used,
+                reserved=one.reserved,
+                refunded=one.refunded,
+                limit=one.quota,
+                remaining=one.remaining,
+            )
+            for one in told.current
+        ],
+        past=[
+            PeriodUsageBody(
+                period=one.period,
+                startsAt=moment(one.starts_at),
+                resetsAt=moment(one.ends_at),
+                used=one.used,
+                reserved=one.reserved,
+                refunded=one.refunded,
+            )
+            for one in told.past
+        ],
     )
 
 

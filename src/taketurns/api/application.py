@@ -15,7 +15,17 @@ from starlette.routing import Match, Route
 from starlette.types import Lifespan
 
 from taketurns import telemetry
-from taketurns.api import bodies, companies, documentation, openapi, operations, problems, schedules, tasks
+from taketurns.api import (
+    bodies,
+    companies,
+    documentation,
+    headers,
+    openapi,
+    operations,
+    problems,
+    schedules,
+    tasks,
+)
 from taketurns.api.cursors import Cursors
 from taketurns.api.exchange import Exchange
 from taketurns.api.figures import QueueFigures
@@ -24,7 +34,7 @@ from taketurns.api.paths import company_not_found
 from taketurns.api.problems import FieldError, Problem
 from taketurns.api.task_types import TaskTypes
 from taketurns.engine.broker import Broker
-from taketurns.engine.errors import Unavailable, UnknownCompany
+from taketurns.engine.errors import QuotaBusy, QuotaExceeded, Unavailable, UnknownCompany
 from taketurns.engine.job import JobBroker
 from taketurns.engine.registry import Registry
 from taketurns.storage import schema
@@ -89,7 +99,7 @@ async def _answer(request: Request, error: Exception) -> Response:
             request.scope,
             Problem(problems.METHOD_NOT_ALLOWED, f"this path takes {allowed['allow']}", headers=allowed),
         )
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable) and not isinstance(error, QuotaBusy):
         telemetry.logger("api").warning(telemetry.Event.DATABASE_UNAVAILABLE, error=str(error))
     return problems.response(request.scope, _problem(request, error))
 
@@ -100,6 +110,8 @@ def _problem(request: Request, error: Exception) -> Problem:
             return error
         case UnknownCompany():
             return company_not_found()
+        case QuotaExceeded() | QuotaBusy():
+            return _quota_problem(error)
         case Unavailable():
             return Problem(problems.UNAVAILABLE, "the database cannot be reached, or did not answer in time")
         case RequestValidationError():
@@ -108,7 +120,13 @@ def _problem(request: Request, error: Exception) -> Problem:
             return Problem(problems.ROUTE_NOT_FOUND, "there is nothing at this path")
 
 
-_HANDLERS: Final = (Problem, UnknownCompany, Unavailable, RequestValidationError, HTTPException)
+def _quota_problem(error: QuotaExceeded | QuotaBusy) -> Problem:
+    if isinstance(error, QuotaBusy):
+        return Problem(problems.QUOTA_BUSY, str(error))
+    return Problem(problems.QUOTA_EXCEEDED, f"nothing was created: {error}", headers=headers.quota_exceeded(error))
+
+
+_HANDLERS: Final = (Problem, UnknownCompany, QuotaExceeded, Unavailable, RequestValidationError, HTTPException)
 
 
 def _wrong_parameters(request: Request, error: RequestValidationError) -> Problem:

@@ -9,12 +9,12 @@ from fastapi import Query as QueryParameters
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taketurns.api import answers, bodies, lists, paths, problems
+from taketurns.api import answers, bodies, headers, lists, paths, problems
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import ChangeCompany, CreateCompany, Query
-from taketurns.companies import directory
+from taketurns.companies import directory, quotas
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 
 router = APIRouter(generate_unique_id_function=operation_id, tags=["companies"])
@@ -40,6 +40,7 @@ async def create_company(request: Request) -> Response:
             weight=body.weight,
             paused=body.paused,
             max_in_flight=body.max_in_flight,
+            quotas=body.quotas.told(),
         )
     except SlugTaken as error:
         errors = [FieldError(pointer="/slug", code="slug_taken", detail="another company has it")]
@@ -93,11 +94,28 @@ async def change_company(request: Request) -> Response:
     lists.refuse_query(request)
     reference = paths.company(request)
     body = await bodies.read(request, ChangeCompany)
-    changes = body.model_dump(exclude_unset=True)
+    changes = body.model_dump(exclude_unset=True, exclude={"quotas"})
+    if body.quotas is not None:
+        changes["quotas"] = body.quotas.told()
     company = await directory.change(parts(request).database, reference, changes)
     if company is None:
         raise paths.company_not_found()
     return answers.send(answers.company(company))
+
+
+@router.get(
+    paths.COMPANY + "/usage",
+    response_model=answers.UsageBody,
+    responses=documented(problems.COMPANY_NOT_FOUND, problems.UNKNOWN_PARAMETER),
+)
+async def get_usage(request: Request) -> Response:
+    """What the company has used of its quotas: in this hour, day and month, and in some before."""
+    lists.refuse_query(request)
+    usage = await quotas.usage(parts(request).database, paths.company(request))
+    if usage is None:
+        raise paths.company_not_found()
+    current = headers.rate_limit(usage.current)
+    return answers.send(answers.usage(usage), headers=current)
 
 
 @router.delete(

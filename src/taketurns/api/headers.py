@@ -1,9 +1,11 @@
 """The headers that requests bring: who they are, which trace they belong to, whether they were sent
-before, and whether their answers may be compressed."""
+before, and whether their answers may be compressed; and those that tell clients how their quotas stand."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -11,12 +13,17 @@ from starlette.types import Scope
 from taketurns.api import problems
 from taketurns.api.problems import Problem
 from taketurns.engine import limits
+from taketurns.engine.errors import QuotaExceeded
+from taketurns.engine.quota import Allowance
 from taketurns.storage.ids import new_id
 
 REQUEST_ID: Final = "X-Request-Id"
 TRACEPARENT: Final = "traceparent"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
+RETRY_AFTER: Final = "Retry-After"
+RATE_LIMIT: Final = "RateLimit"
+RATE_LIMIT_POLICY: Final = "RateLimit-Policy"
 
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,%d}" % limits.REQUEST_ID_LENGTH)
 _TRACEPARENT: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -68,6 +75,24 @@ def takes_gzip(scope: Scope) -> bool:
         if name == b"accept-encoding"
         for coding in value.split(b",")
     )
+
+
+def rate_limit(allowances: Sequence[Allowance]) -> dict[str, str]:
+    """The quotas of a company as draft-ietf-httpapi-ratelimit-headers has them; empty when it has none."""
+    limited = [(one, one.quota, one.remaining) for one in allowances if one.quota is not None]
+    if not limited:
+        return {}
+    policy = (
+        f'"{one.period}";q={quota};w={math.ceil((one.ends_at - one.starts_at).total_seconds())}'
+        for one, quota, _ in limited
+    )
+    state = (f'"{one.period}";r={remaining};t={math.ceil(one.seconds_left)}' for one, _, remaining in limited)
+    return {RATE_LIMIT_POLICY: ", ".join(policy), RATE_LIMIT: ", ".join(state)}
+
+
+def quota_exceeded(error: QuotaExceeded) -> dict[str, str]:
+    """What a client is to know of when it may submit again."""
+    return rate_limit(error.allowances) | {RETRY_AFTER: str(max(math.ceil(error.retry_after), 1))}
 
 
 def parameter(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -139,6 +139,14 @@ IDEMPOTENCY_KEY_REUSED = Kind(
     "The idempotency key was used for another request",
     "Use a new key for a new request, or repeat the first request as it was.",
 )
+QUOTA_EXCEEDED = Kind(
+    "quota_exceeded",
+    429,
+    "The company's quota is used up",
+    "Nothing was created. Wait as long as Retry-After says: then the period begins anew. The detail names the period,"
+    " GET /companies/{companyId}/usage shows all of them.",
+    retryable=True,
+)
 INTERNAL_ERROR = Kind(
     "internal_error",
     500,
@@ -151,6 +159,13 @@ UNAVAILABLE = Kind(
     503,
     "The service cannot reach its database",
     "Repeat the request after the time in Retry-After, best with an Idempotency-Key.",
+    retryable=True,
+)
+QUOTA_BUSY = Kind(
+    "quota_busy",
+    503,
+    "The company's quotas are in use",
+    "Another transaction that submits tasks for the company is taking long. Nothing was created: repeat the request.",
     retryable=True,
 )
 NOT_READY = Kind(

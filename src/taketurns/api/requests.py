@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from taketurns.api.moments import Moment
 from taketurns.companies import directory
-from taketurns.engine import limits, registry, schedule
+from taketurns.engine import limits, quota, registry, schedule
 from taketurns.engine.errors import InvalidOption
 from taketurns.engine.task import Status
 
@@ -73,6 +73,7 @@ Slug = Annotated[
 ]
 Weight = Annotated[int, Field(ge=1, le=limits.WEIGHT_MAX)]
 MaxInFlight = Annotated[int, Field(ge=1, le=limits.IN_FLIGHT_MAX)]
+Quota = Annotated[int, Field(ge=0, le=limits.QUOTA_MAX)]
 IdempotencyKey = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.IDEMPOTENCY_KEY_LENGTH, pattern="^[ -~]*[!-~][ -~]*$")
 ]
@@ -167,6 +168,17 @@ class CreateBatch(Body):
     tasks: Annotated[list[CreateBatchTask], Field(min_length=1, max_length=limits.BATCH_TASKS)]
 
 
+class CompanyQuotas(Body):
+    """How many tasks a company may submit in each period of UTC. What is left out or null has no limit; 0 is none."""
+
+    hour: Quota | None = None
+    day: Quota | None = None
+    month: Quota | None = None
+
+    def told(self) -> quota.Quotas:
+        return quota.Quotas(hour=self.hour, day=self.day, month=self.month)
+
+
 class CreateCompany(Body):
     """A company to take in."""
 
@@ -181,17 +193,21 @@ class CreateCompany(Body):
     max_in_flight: MaxInFlight | None = Field(
         None, alias="maxInFlight", description="Most tasks at a time; null for no limit but its share."
     )
+    quotas: CompanyQuotas = Field(default_factory=CompanyQuotas)
 
 
 class ChangeCompany(Body):
     """What is to change of a company. What is left out stays."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"weight": 5}, {"paused": True}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"weight": 5}, {"paused": True}, {"quotas": {"hour": 100}}]}
+    )
 
     name: Omittable[CompanyName] = None
     weight: Omittable[Weight] = None
     paused: Omittable[bool] = None
     max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description="null takes the limit away.")
+    quotas: Omittable[CompanyQuotas] = Field(None, description="These replace all that were set before.")
 
 
 class CreateSchedule(Body):

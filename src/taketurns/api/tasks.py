@@ -33,6 +33,8 @@ _IN_TASK: Final = (
     problems.INVALID_PAYLOAD,
     problems.IDEMPOTENCY_KEY_REUSED,
     problems.TASK_FORGOTTEN,
+    problems.QUOTA_EXCEEDED,
+    problems.QUOTA_BUSY,
 )
 _OF_ONE: Final = (problems.TASK_NOT_FOUND, problems.UNKNOWN_PARAMETER)
 _LOCATION: Final = {"headers": {"Location": {"schema": {"type": "string"}}}}
@@ -64,7 +66,8 @@ async def create_task(request: Request) -> Response:
         (record,) = await _replayed(given, company, [made.task_id])
         return answers.send(answers.task(record), 200, {headers.REPLAYED: "true"})
     location = {"location": f"/companies/{made.company_id}/tasks/{made.task_id}"}
-    return answers.send(answers.task(_created(new, made, request)), 201, location)
+    told = location | headers.rate_limit(made.allowances)
+    return answers.send(answers.task(_created(new, made, request)), 201, told)
 
 
 @router.post(
@@ -99,7 +102,7 @@ async def create_batch(request: Request) -> Response:
     shown = [answers.BatchTaskBody(**answers.task(records[task.task_id]), replayed=task.replayed) for task in made]
     if all(task.replayed for task in made):
         return answers.send(answers.BatchBody(tasks=shown), 200, {headers.REPLAYED: "true"})
-    return answers.send(answers.BatchBody(tasks=shown), 201)
+    return answers.send(answers.BatchBody(tasks=shown), 201, headers.rate_limit(made[0].allowances))
 
 
 @router.get(
@@ -187,10 +190,11 @@ async def cancel_task(request: Request) -> Response:
 @router.post(
     paths.TASK + "/retry",
     response_model=answers.TaskBody,
-    responses=documented(*_OF_ONE, problems.INVALID_STATE),
+    responses=documented(*_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY),
 )
 async def retry_task(request: Request) -> Response:
-    """Run a task again, or now if it waits for its time, with a fresh count of retries."""
+    """Run a task again, or now if it waits for its time, with a fresh count of retries. Charged once more if it had
+    ended."""
     lists.refuse_query(request)
     given, company, task = parts(request), paths.company(request), paths.task_id(request)
     if await given.broker.retry(str(company), task) is Status.PROCESSING:

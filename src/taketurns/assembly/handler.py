@@ -132,8 +132,11 @@ class Handler(Generic[Call, Payload, Result]):
 
         With a `session` of SQLAlchemy, or a `connection` of psycopg or SQLAlchemy, the task is part of the transaction
         there: it can be claimed once that commits, and vanishes if it does not.
-        Raises InvalidPayload and InvalidOption before anything is sent, UnknownCompany, IdempotencyConflict (both
-        leave a transaction of yours usable) and Unavailable.
+        Raises InvalidPayload and InvalidOption before anything is sent, UnknownCompany, IdempotencyConflict,
+        QuotaExceeded (all three leave a transaction of yours usable) and Unavailable.
+
+        A company with quotas submits through one transaction at a time: enqueue late in yours. Others wait for it two
+        seconds, then Unavailable is raised for them.
         """
         transaction = _one_of(session, connection, args)
         tasks = [self._new_task(arguments, self._options.idempotency_key)]

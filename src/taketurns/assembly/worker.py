@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +11,7 @@ from typing import Final
 
 from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
+from taketurns.companies.quotas import Tally
 from taketurns.engine.broker import Broker
 from taketurns.engine.registry import Registry
 from taketurns.schedules.ticking import Ticking
@@ -19,7 +20,7 @@ from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import Worker
 from taketurns.worker.metrics import MetricsServer
 from taketurns.worker.process import work_until_told
-from taketurns.worker.rounds import end, keep
+from taketurns.worker.rounds import Duty, end, keep
 
 WORKER_CONNECTIONS: Final = 6  # one each to claim, settle, notify, keep the house, audit and spend budgets
 JOB_WORKER_CONNECTIONS: Final = 4  # one each to claim, settle, keep the house and audit
@@ -36,6 +37,7 @@ class _Lane:
     ticking: Ticking | None = None
     keep_completed: timedelta
     keep_stopped: timedelta
+    duties: Sequence[Duty] = ()
 
 
 @asynccontextmanager
@@ -57,6 +59,7 @@ async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[
             keep_completed=lane.keep_completed,
             keep_stopped=lane.keep_stopped,
             budgets=lane.budgets,
+            duties=lane.duties,
         )
 
 
@@ -71,6 +74,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
             ticking=make_ticking(broker),
             keep_completed=timedelta(days=settings.keep_completed_days),
             keep_stopped=timedelta(days=settings.keep_stopped_days),
+            duties=[Tally(broker.database)],
         )
     finally:
         await close(broker)

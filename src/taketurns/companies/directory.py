@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
+from taketurns.engine.quota import Quotas
 from taketurns.storage.database import Database, Row, call, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Company as CompanyTable
@@ -27,6 +28,16 @@ SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LOCK_SECONDS: Final = 2.0
 FORGET_SECONDS: Final = 4.0
 FORGET_ROWS: Final = 5_000
+UNLIMITED: Final = Quotas()
+
+# The tables of a company's past, each with the rest of its key.
+_HISTORY: Final = (
+    ("task_events", "task_id"),
+    ("idempotency_keys", "key"),
+    ("tasks", "id"),
+    ("quota_changes", "hour_starts_at"),
+    ("job_reservations", "job_id"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,7 @@ class Company:
     weight: int
     paused: bool
     max_in_flight: int | None
+    quotas: Quotas
     created_at: datetime
     updated_at: datetime
 
@@ -58,6 +70,9 @@ _COLUMNS: Final = (
     CompanyTable.weight,
     CompanyTable.paused,
     CompanyTable.max_in_flight,
+    CompanyTable.hourly_quota,
+    CompanyTable.daily_quota,
+    CompanyTable.monthly_quota,
     CompanyTable.created_at,
     CompanyTable.updated_at,
 )
@@ -94,6 +109,7 @@ async def create(
     weight: int = 1,
     paused: bool = False,
     max_in_flight: int | None = None,
+    quotas: Quotas = UNLIMITED,
 ) -> Company:
     """Take in a company. Raises SlugTaken; a slug that was not given is made from the name, or else from the id."""
     company_id = new_id()
@@ -106,17 +122,18 @@ async def create(
             "weight": weight,
             "paused": paused,
             "max_in_flight": max_in_flight,
+            **_quota_columns(quotas),
         }
         statement = insert(CompanyTable).values(values).on_conflict_do_nothing().returning(*_COLUMNS)
         for row in await database.fetch(statement):
-            return Company(*row)
+            return _company(row)
     raise SlugTaken(slug or by_id)
 
 
 async def find(database: Database, company: UUID | str) -> Company | None:
     """The company of this id or slug."""
     rows = await database.fetch(select(*_COLUMNS).where(_is(company)))
-    return Company(*rows[0]) if rows else None
+    return _company(rows[0]) if rows else None
 
 
 async def page(database: Database, *, limit: int, offset: int = 0, after: UUID | None = None) -> Page:
@@ -124,13 +141,13 @@ async def page(database: Database, *, limit: int, offset: int = 0, after: UUID |
     statement = select(*_COLUMNS).order_by(CompanyTable.id.desc()).limit(limit + 1).offset(offset)
     if after is not None:
         statement = statement.where(CompanyTable.id < after)
-    companies = [Company(*row) for row in await database.fetch(statement)]
+    companies = [_company(row) for row in await database.fetch(statement)]
     more = len(companies) > limit
     return Page(companies[:limit], companies[limit - 1].id if more else None)
 
 
 async def change(database: Database, company: UUID | str, changes: Mapping[str, Any]) -> Company | None:
-    """Change `name`, `weight`, `paused` or `max_in_flight`; None when there is no such company.
+    """Change `name`, `weight`, `paused`, `max_in_flight` or `quotas`; None when there is no such company.
 
     Weights and limits act at the next claim; workers that may have waited for the change are woken. A company that is
     no longer paused is given its turns back in the same transaction, under the lock that keeps a claim from taking them
@@ -138,10 +155,13 @@ async def change(database: Database, company: UUID | str, changes: Mapping[str, 
     """
     if not changes:
         return await find(database, company)
+    columns = dict(changes)
+    if "quotas" in columns:
+        columns |= _quota_columns(columns.pop("quotas"))
     statement = (
         update(CompanyTable)
         .where(_is(company))
-        .values(**changes, updated_at=func.clock_timestamp())
+        .values(**columns, updated_at=func.clock_timestamp())
         .returning(*_COLUMNS)
     )
     async with database.transaction() as connection:
@@ -154,7 +174,7 @@ async def change(database: Database, company: UUID | str, changes: Mapping[str, 
             await call(connection, database.schema, "heal_rotation", rows[0][0])
         if rows and (goes_on or "max_in_flight" in changes):
             await call(connection, database.schema, "wake", rows[0][0])
-    return Company(*rows[0]) if rows else None
+    return _company(rows[0]) if rows else None
 
 
 async def delete(database: Database, company: UUID | str) -> bool:
@@ -171,6 +191,17 @@ async def delete(database: Database, company: UUID | str) -> bool:
     with suppress(Unavailable):
         await _forget_history(database, found.id)
     return bool(outcome == "deleted")
+
+
+def _company(row: Row) -> Company:
+    company_id, slug, name, weight, paused, max_in_flight, hour, day, month, created_at, updated_at = row
+    return Company(
+        company_id, slug, name, weight, paused, max_in_flight, Quotas(hour, day, month), created_at, updated_at
+    )
+
+
+def _quota_columns(quotas: Quotas) -> dict[str, int | None]:
+    return {"hourly_quota": quotas.hour, "daily_quota": quotas.day, "monthly_quota": quotas.month}
 
 
 def _is(company: UUID | str) -> ColumnElement[bool]:
@@ -191,7 +222,7 @@ async def _hold_turns(connection: AsyncConnection[Row], schema: str, company: UU
 async def _forget_history(database: Database, company_id: UUID) -> None:
     """Delete a gone company's records, in batches, for a few seconds."""
     until = time.monotonic() + FORGET_SECONDS
-    for table, key in (("task_events", "task_id"), ("idempotency_keys", "key"), ("tasks", "id")):
+    for table, key in _HISTORY:
         forget = sql.SQL(
             "delete from {table} where company_id = %(company)s and {key} = any (array("
             "select {key} from {table} where company_id = %(company)s limit %(most)s))"

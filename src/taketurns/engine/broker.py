@@ -31,7 +31,7 @@ class Broker(Protocol):
     ) -> list[Enqueued]:
         """Create tasks of one company, all or none, in order; each once for its idempotency key.
 
-        Raises UnknownCompany, IdempotencyConflict (nothing is stored) and Unavailable.
+        Raises UnknownCompany, IdempotencyConflict, QuotaExceeded (nothing is stored) and Unavailable.
         """
         ...
 
@@ -104,7 +104,8 @@ class Broker(Protocol):
     async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
         """Run a task again by hand; answers the status it had, or None when the company has no such task.
 
-        `processing` means that nothing was done. `pending` tasks wait for their turn as they did.
+        `processing` means that nothing was done. `pending` tasks wait for their turn as they did. A task that had
+        ended is charged again. Raises QuotaExceeded.
         """
         ...
 

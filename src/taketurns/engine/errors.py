@@ -8,6 +8,7 @@ TaketurnsError
 ├── IdempotencyConflict     the key was used before, for another request
 ├── QuotaExceeded           the company may submit no more tasks in this period
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
+│   └── QuotaBusy           a transaction of somebody else keeps the company's quotas
 ├── InvalidData             that server refuses a value, or holds one that cannot be read
 └── ConfigurationError      a setting or a handler's definition is wrong
 
@@ -104,6 +105,13 @@ class Unavailable(TaketurnsError):
 
 class InvalidData(TaketurnsError):
     """The server behind a broker refuses a value, or holds one that cannot be read: the same would happen again."""
+
+
+class QuotaBusy(Unavailable):
+    """Another transaction that submits for this company keeps its quotas: nothing was stored, try again later."""
+
+    def __init__(self) -> None:
+        super().__init__("another transaction that submits for this company keeps its quotas: try again later")
 
 
 class ConfigurationError(TaketurnsError):

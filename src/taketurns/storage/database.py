@@ -93,6 +93,8 @@ class Database:
             ) from error
         except TimeoutError as error:
             raise Unavailable("the database did not answer in time") from error
+        except psycopg.errors.LockNotAvailable as error:
+            raise Unavailable("another transaction kept what this one needs for too long") from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise Unavailable(
                 f"the database is not reachable: {str(error).splitlines()[0] if str(error) else error!r}"

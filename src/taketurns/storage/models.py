@@ -68,6 +68,7 @@ class Company(Base):
     __table_args__ = (
         CheckConstraint("weight between 1 and 100", name="weight"),
         CheckConstraint("max_in_flight >= 1", name="max_in_flight"),
+        CheckConstraint("least(hourly_quota, daily_quota, monthly_quota) >= 0", name="quotas"),
         Index("companies_weight_idx", "weight"),
     )
 
@@ -77,6 +78,9 @@ class Company(Base):
     weight: Mapped[int] = mapped_column(SmallInteger, server_default=text("1"))
     paused: Mapped[bool] = mapped_column(server_default=text("false"))
     max_in_flight: Mapped[int | None] = mapped_column(Integer)
+    hourly_quota: Mapped[int | None] = mapped_column(Integer)
+    daily_quota: Mapped[int | None] = mapped_column(Integer)
+    monthly_quota: Mapped[int | None] = mapped_column(Integer)
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
@@ -84,8 +88,10 @@ class Company(Base):
 class Task(Base):
     """The durable record of a task: written when it is created and when it ends.
 
-    `finished_at` set and `stopped_as` empty means completed. The end leaves every B-tree's columns alone (a BRIN
-    index does not count), so that the second write stays a heap-only update.
+    `finished_at` set and `stopped_as` empty means completed. `reserved_at` says that the task is charged to the hour,
+    the day and the month of that moment; it is empty when its company had no quotas, and again once it is refunded. The
+    end of a task that completes leaves every B-tree's columns alone (a BRIN index does not count), so that the second
+    write stays a heap-only update.
     """
 
     __tablename__ = "tasks"
@@ -103,6 +109,12 @@ class Task(Base):
             postgresql_where=text("stopped_as is not null"),
         ),
         Index("tasks_finished_at_idx", "finished_at", postgresql_using="brin"),
+        Index(
+            "tasks_company_id_reserved_at_idx",
+            "company_id",
+            "reserved_at",
+            postgresql_where=text("reserved_at is not null"),
+        ),
     )
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -127,6 +139,7 @@ class Task(Base):
     worker_id: Mapped[UUID | None]
     result: Mapped[Any | None] = mapped_column(JSONB)
     error: Mapped[str | None]
+    reserved_at: Mapped[datetime | None]
 
 
 class Place:
@@ -334,6 +347,54 @@ class Schedule(Base):
     updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
+class QuotaUsage(Base):
+    """What a company with quotas submitted in a period: reserved, and refunded of that.
+
+    `kept` are charges that no task's row tells of any more, because the task is forgotten or was run again.
+    """
+
+    __tablename__ = "quota_usage"
+    __table_args__ = (
+        CheckConstraint("period in ('hour', 'day', 'month')", name="period"),
+        Index("quota_usage_period_starts_at_idx", "period", "starts_at"),
+    )
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    period: Mapped[str] = mapped_column(primary_key=True)
+    starts_at: Mapped[datetime] = mapped_column(primary_key=True)
+    reserved: Mapped[int] = mapped_column(BigInteger)
+    refunded: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    kept: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+
+
+class QuotaChange(Base):
+    """What is to be added to `refunded` and `kept` of the periods that an hour is in; it counts from its commit on."""
+
+    __tablename__ = "quota_changes"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    hour_starts_at: Mapped[datetime] = mapped_column(primary_key=True)
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
+    refunded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    kept: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+
+
+class JobReservation(Base):
+    """What a job is charged, which waits elsewhere; see jobs.sql."""
+
+    __tablename__ = "job_reservations"
+    __table_args__ = (
+        Index("job_reservations_reserved_at_idx", "reserved_at"),
+        Index("job_reservations_unconfirmed_idx", "reserved_at", postgresql_where=text("not confirmed")),
+        Index("job_reservations_company_id_reserved_at_idx", "company_id", "reserved_at"),
+    )
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(primary_key=True)
+    reserved_at: Mapped[datetime]
+    confirmed: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
 class Worker(Base):
     """A worker's lease: `beat` rises while it lives."""
 
@@ -371,10 +432,13 @@ __all__ = [
     "Budget",
     "Company",
     "IdempotencyKey",
+    "JobReservation",
     "Line",
     "Look",
     "PendingTask",
     "ProcessingTask",
+    "QuotaChange",
+    "QuotaUsage",
     "Rotation",
     "Schedule",
     "ScheduledTask",

@@ -63,6 +63,7 @@ class Worker:
         keep_stopped: timedelta = timedelta(days=30),
         name: str = "",
         budgets: Budgets | None = None,
+        duties: Sequence[Duty] = (),
         end_process: Callable[[int], None] | None = os._exit,
     ) -> None:
         self.left_running = 0
@@ -145,6 +146,7 @@ class Worker:
                 on_work=prospects.work_may_wait,
             ),
             *([Schedules(ticking, lease=self.lease)] if ticking else []),
+            *duties,
         )
 
     async def run(self) -> None:

@@ -16,14 +16,14 @@ import psycopg
 
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.engine import turns
-from taketurns.engine.task import Status
+from taketurns.engine.task import ClaimedTask, Status
 from taketurns.storage.database import Database, Row, conninfo
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import Move
 
 TABLES = (
     "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
-    " idempotency_keys, watches, workers, budgets"
+    " idempotency_keys, watches, workers, budgets, quota_usage, quota_changes, job_reservations"
 )
 
 
@@ -153,6 +153,23 @@ class PostgresCell:
             """
         )
 
+    def finish_all_as(self, outcome: str, held: Sequence[ClaimedTask]) -> None:
+        """Settle these in one statement on the cell's own connection."""
+        ordered = sorted(held, key=lambda task: (task.company_id, task.task_id))
+        count = len(ordered)
+        self.connection.execute(
+            "select settle(%s, %s, %s, %s, %s, %s, %s)",
+            (
+                [task.company_id for task in ordered],
+                [task.task_id for task in ordered],
+                [task.claim_token for task in ordered],
+                [outcome] * count,
+                [None] * count,
+                [None] * count,
+                [0.0] * count,
+            ),
+        )
+
     def add_busy_hands(self, count: int) -> None:
         """Hands of a company that wants nothing more: with many of those nobody else comes near its share."""
         self.add_company("retired")
@@ -168,6 +185,14 @@ class PostgresCell:
 
     def set_max_in_flight(self, slug: str, most: int | None) -> None:
         self.connection.execute("update companies set max_in_flight = %s where slug = %s", (most, slug))
+
+    def set_quotas(
+        self, slug: str, *, hour: int | None = None, day: int | None = None, month: int | None = None
+    ) -> None:
+        self.connection.execute(
+            "update companies set hourly_quota = %s, daily_quota = %s, monthly_quota = %s where slug = %s",
+            (hour, day, month, slug),
+        )
 
     def set_paused(self, slug: str, paused: bool) -> None:
         with self.connection.transaction():
@@ -411,6 +436,23 @@ _CONTRADICTIONS = {
         select l.company_id, l.queue, count(t.place) from lines l
         full join turns t on t.company_id = l.company_id and t.queue = l.queue
         group by l.company_id, l.queue having count(t.place) <> 1 or l.queue is null""",
+    "what is used of a quota is not what the rows are charged": """
+        select u.company_id, u.period, u.starts_at, u.reserved, u.refunded, x.refunded, u.kept, x.kept, r.charged
+        from (select u.*, date_add(u.starts_at, ('1 ' || u.period)::interval, 'UTC') as ends_at from quota_usage u) u
+        cross join lateral (
+            select coalesce(sum(c.refunded), 0) as refunded, coalesce(sum(c.kept), 0) as kept from quota_changes c
+            where c.company_id = u.company_id and c.hour_starts_at >= u.starts_at and c.hour_starts_at < u.ends_at) x
+        cross join lateral (
+            select count(*) as charged from (
+                select company_id, reserved_at from tasks
+                union all select company_id, reserved_at from job_reservations) t
+            where t.company_id = u.company_id and t.reserved_at >= u.starts_at and t.reserved_at < u.ends_at) r
+        where u.reserved - u.refunded - x.refunded <> u.kept + x.kept + r.charged
+            or u.refunded + x.refunded > u.reserved""",
+    "a task is charged to a period that is not counted": """
+        select t.id from tasks t where t.reserved_at is not null and 3 <> (
+            select count(*) from quota_usage u
+            where u.company_id = t.company_id and u.starts_at = date_trunc(u.period, t.reserved_at, 'UTC'))""",
     "a history has gaps, or a number twice": f"""
         select m.task_id, array_agg(m.number order by m.number) from ({_MOVES}) m group by m.task_id
         having array_agg(m.number order by m.number)

@@ -19,6 +19,7 @@ Connection = psycopg.Connection[Row]
 Act = Callable[[PostgresCell, Connection, random.Random], None]
 
 SLUGS = [f"company-{place}" for place in range(8)]
+WITH_QUOTAS = SLUGS[::2]
 WORKERS = [uuid.UUID(int=place) for place in range(1, 4)]
 
 
@@ -75,6 +76,8 @@ def test_a_settlement_and_a_rescue_of_the_same_tasks_do_not_wait_for_each_other(
 def test_everything_at_once_for_a_few_seconds_without_a_deadlock(bare_cell: PostgresCell) -> None:
     for slug in SLUGS:
         bare_cell.add_company(slug)
+        if slug in WITH_QUOTAS:
+            bare_cell.set_quotas(slug, hour=10**9, day=10**9)
         bare_cell.submit(slug, 200)
     before = deadlocks(bare_cell)
     stop = threading.Event()
@@ -129,6 +132,10 @@ def keep_up(cell: PostgresCell, connection: Connection, chance: random.Random) -
     connection.execute("select promote(100)")
     connection.execute("select prune('1 ms', '1 ms', 50)")
     connection.execute("select heal_rotation()")
+    connection.execute("select tally(10)")
+    connection.execute("select prune_quotas(10)")
+    ((_, corrected),) = connection.execute("select * from audit_quotas(null, 10)").fetchall()
+    assert corrected == 0
 
 
 def pause_and_go_on(cell: PostgresCell, connection: Connection, chance: random.Random) -> None:

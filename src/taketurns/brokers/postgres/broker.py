@@ -12,7 +12,8 @@ import psycopg
 from psycopg import AsyncConnection
 
 from taketurns.brokers.postgres import leases, wakeups
-from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
+from taketurns.engine.errors import IdempotencyConflict, QuotaBusy, QuotaExceeded, UnknownCompany
+from taketurns.engine.quota import Allowance
 from taketurns.engine.task import (
     ClaimedTask,
     Enqueued,
@@ -23,6 +24,7 @@ from taketurns.engine.task import (
     Rescued,
     Status,
 )
+from taketurns.storage import quotas
 from taketurns.storage.database import Database, Row, call
 from taketurns.storage.ids import new_id
 
@@ -160,7 +162,8 @@ class PostgresBroker:
         return Status(status) if status else None
 
     async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
-        ((status, queue),) = await self.database.call("retry", company, task_id, at)
+        with quotas.refusals():
+            ((status, queue),) = await self.database.call("retry", company, task_id, at)
         if queue:
             self.notifier.announce((queue,))
         return Status(status) if status else None
@@ -235,7 +238,14 @@ def enqueue_arguments(
 
 
 def enqueued_tasks(rows: Sequence[Row], *, of: int) -> list[Enqueued]:
-    """What the rows of enqueue.sql say of so many tasks. Raises IdempotencyConflict when they tell of one."""
+    """What the rows of enqueue.sql say of so many tasks. Raises IdempotencyConflict, QuotaExceeded and QuotaBusy."""
+    allowances: tuple[Allowance, ...] = ()
+    for _, outcome, *_, told in [row for row in rows if row[0] == 0]:
+        if outcome == "busy":
+            raise QuotaBusy
+        wanted, allowances = quotas.read(told)
+        if outcome == "refused":
+            raise QuotaExceeded(allowances, wanted)
     conflicts = [number - 1 for number, outcome, *_ in rows if outcome == "conflict"]
     if conflicts:
         raise IdempotencyConflict(conflicts, of=of)
@@ -248,6 +258,8 @@ def enqueued_tasks(rows: Sequence[Row], *, of: int) -> list[Enqueued]:
             status=Status(status) if status else None,
             run_after=run_after,
             created_at=created_at,
+            allowances=allowances,
         )
-        for number, outcome, company_id, task_id, status, run_after, created_at in rows
+        for number, outcome, company_id, task_id, status, run_after, created_at, _ in rows
+        if number > 0
     ]

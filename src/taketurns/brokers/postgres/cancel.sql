@@ -2,6 +2,7 @@
 -- that the task has had already, or nothing when the company has no such task.
 -- Safe because one DELETE decides. A task may move on between two looks, so it is looked for again, in the order in
 -- which tasks move. A running handler is told by its worker, which no longer finds its claim.
+-- A task that has not started since it was submitted, or run again, is not charged: see reserve.sql.
 -- Lives on the (company_id, task_id) index of each table.
 
 create or replace function cancel(of_company text, of_task uuid, at timestamptz default null) returns text
@@ -15,6 +16,7 @@ declare
     owner constant uuid := company_id(of_company);
     known tasks;
     place record;
+    charged_at timestamptz;
 begin
     for attempt in 1..10 loop
         delete from scheduled_tasks s where s.company_id = owner and s.task_id = of_task
@@ -32,7 +34,13 @@ begin
             update tasks t
             set finished_at = moment, stopped_as = 'cancelled', started_at = place.claimed_at,
                 worker_id = place.worker_id, retry_count = place.retry_count, event_number = place.event_number + 1
-            where t.company_id = owner and t.id = of_task;
+            where t.company_id = owner and t.id = of_task
+            returning t.reserved_at into charged_at;
+            if charged_at is not null and place.claimed_at is null and not has_started(owner, of_task) then
+                update tasks t set reserved_at = null where t.company_id = owner and t.id = of_task;
+                insert into quota_changes (company_id, hour_starts_at, refunded)
+                values (owner, date_trunc('hour', charged_at, 'UTC'), 1);
+            end if;
             perform tell_moves(array[owner], array[of_task]);
             return 'cancelled';
         end if;
@@ -53,4 +61,20 @@ begin
     perform tell_moves(array[owner], array[of_task]);
     return 'cancelled';
 end
+$$;
+
+-- Whether an attempt of a task that waits was made since it was submitted, or run again after an end. One that was
+-- released does not count.
+create or replace function has_started(of_company uuid, of_task uuid) returns boolean
+language sql stable
+set search_path from current
+set enable_seqscan = off
+as $$
+    select exists (
+        select from task_events e
+        where e.company_id = of_company and e.task_id = of_task and e.kind in ('retried', 'deferred', 'rescued')
+            and e.number > coalesce((
+                select max(x.number) from task_events x
+                where x.company_id = of_company and x.task_id = of_task
+                    and x.kind in ('completed', 'failed', 'cancelled')), 0))
 $$;

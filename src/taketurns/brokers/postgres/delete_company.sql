@@ -27,6 +27,7 @@ begin
         return 'open';
     end if;
     select array_agg(t.queue), array_agg(t.place) into queues, places from turns t where t.company_id = of_company;
+    delete from quota_usage where company_id = of_company;
     perform pg_advisory_xact_lock(cell_lock());
     delete from lines where company_id = of_company;
     delete from turns t using unnest(queues, places) as known(queue, place)

@@ -1,10 +1,13 @@
 -- Create tasks of one company, all or none, each once for its idempotency key.
 -- Safe because the key's row decides: a second request with the same key waits for the first to commit, then finds
 -- its task. A conflict is found before anything else is written, and the keys just taken are given back.
+-- A company with quotas is charged for what is new, last of all; see reserve.sql. It is looked at before that, so that
+-- a request which cannot pass writes nothing and waits for nobody.
 -- Lives on idempotency_keys_pkey and companies_pkey or companies_slug_key; it reads no other row.
 --
 -- `of_company` is an id or a slug. One array element a task; null where a task has no such value, `keys` in a batch
 -- without keys may be null as a whole. Raises no_data_found when there is no such company.
+-- With quotas there is a row number 0: `reserved`, or, alone in its meaning, `refused` or `busy`: nothing was stored.
 
 create or replace function enqueue(
     of_company text,
@@ -31,7 +34,8 @@ create or replace function enqueue(
     task_id uuid,
     status text,
     run_after timestamptz,
-    created_at timestamptz
+    created_at timestamptz,
+    told text
 )
 language plpgsql volatile
 set search_path from current
@@ -44,11 +48,16 @@ declare
     moment constant timestamptz := coalesce(at, clock_timestamp());
     owner constant uuid := company_id(of_company);
     earlier jsonb := '{}';
+    is_charged boolean;
+    wanted integer := cardinality(task_ids);
+    reservation record;
 begin
     if owner is not null then
         perform pg_advisory_xact_lock_shared(company_lock(owner));
     end if;
-    if not exists (select from companies c where c.id = owner) then
+    select num_nonnulls(c.hourly_quota, c.daily_quota, c.monthly_quota) > 0 into is_charged
+    from companies c where c.id = owner;
+    if not found then
         raise exception 'no company %', quote_literal(of_company) using errcode = 'no_data_found';
     end if;
 
@@ -75,9 +84,24 @@ begin
             where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
             return query
             select e.key::integer, 'conflict', owner, (e.value ->> 'task')::uuid, null::text, null::timestamptz,
-                null::timestamptz
+                null::timestamptz, null::text
             from jsonb_each(earlier) e where (e.value ->> 'conflict')::boolean
             order by e.key::integer;
+            return;
+        end if;
+    end if;
+
+    if is_charged then
+        wanted := wanted - (select count(*) from jsonb_object_keys(earlier));
+        is_charged := wanted > 0;
+    end if;
+    if is_charged then
+        select 'refused' as outcome, l.* into reservation from look_at_quotas(owner, wanted, moment) l;
+        if not reservation.has_room then
+            delete from idempotency_keys k using unnest(task_ids) as n(task_id)
+            where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+            return query select 0, 'refused', owner, null::uuid, null::text, null::timestamptz, null::timestamptz,
+                reservation.told;
             return;
         end if;
     end if;
@@ -92,9 +116,9 @@ begin
         where not earlier ? n.number::text
     ), recorded as (
         insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
-            request_id, traceparent, schedule_id, created_at)
+            request_id, traceparent, schedule_id, created_at, reserved_at)
         select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
-            i.payload::jsonb, of_request, of_trace, of_schedule, moment
+            i.payload::jsonb, of_request, of_trace, of_schedule, moment, case when is_charged then moment end
         from item i
     ), scheduled as (
         insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
@@ -104,13 +128,28 @@ begin
         select i.queue, owner, i.priority, i.run_after, i.task_id, i.type from item i where i.run_after <= moment
     )
     select i.number, 'created', owner, i.task_id,
-        case when i.run_after > moment then 'scheduled' else 'pending' end, i.run_after, moment
+        case when i.run_after > moment then 'scheduled' else 'pending' end, i.run_after, moment,
+        null
     from item i
     union all
-    select e.key::integer, 'replayed', owner, (e.value ->> 'task')::uuid, null, null, null from jsonb_each(earlier) e
+    select e.key::integer, 'replayed', owner, (e.value ->> 'task')::uuid, null, null, null, null
+    from jsonb_each(earlier) e
     order by 1;
 
     perform join_rotation(owner, queues);
+
+    if is_charged then
+        select * into reservation from reserve(owner, wanted, moment);
+        if reservation.outcome <> 'reserved' then
+            delete from pending_tasks p where p.company_id = owner and p.task_id = any (task_ids);
+            delete from scheduled_tasks s where s.company_id = owner and s.task_id = any (task_ids);
+            delete from tasks t where t.company_id = owner and t.id = any (task_ids);
+            delete from idempotency_keys k using unnest(task_ids) as n(task_id)
+            where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+        end if;
+        return query select 0, reservation.outcome, owner, null::uuid, null::text, null::timestamptz,
+            null::timestamptz, reservation.told;
+    end if;
 end
 $$;
 

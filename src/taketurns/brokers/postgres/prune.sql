@@ -31,7 +31,12 @@ begin
 
     return query
     with forgotten as (
-        delete from tasks t where t.ctid = any (old) returning t.company_id, t.id
+        delete from tasks t where t.ctid = any (old) returning t.company_id, t.id, t.reserved_at
+    ), kept as (
+        insert into quota_changes (company_id, hour_starts_at, kept)
+        select f.company_id, date_trunc('hour', f.reserved_at, 'UTC'), count(*)
+        from forgotten f where f.reserved_at is not null
+        group by 1, 2
     ), events as (
         delete from task_events e using forgotten f where e.company_id = f.company_id and e.task_id = f.id
     ), expired as (

@@ -46,9 +46,20 @@ begin
     ), finished as (
         update tasks t
         set finished_at = moment, started_at = l.claimed_at, stopped_as = 'failed', retry_count = l.retry_count,
-            event_number = l.event_number + 1, worker_id = l.worker_id, error = rescue_error(max_rescues)
-        from lost l
-        where l.rescue_count >= max_rescues and t.company_id = l.company_id and t.id = l.task_id
+            event_number = l.event_number + 1, worker_id = l.worker_id, error = rescue_error(max_rescues),
+            reserved_at = null
+        from (
+            select l.*, x.reserved_at
+            from lost l join tasks x on x.company_id = l.company_id and x.id = l.task_id
+            where l.rescue_count >= max_rescues
+        ) l
+        where t.company_id = l.company_id and t.id = l.task_id
+        returning l.company_id, l.reserved_at
+    ), refunded as (
+        insert into quota_changes (company_id, hour_starts_at, refunded)
+        select f.company_id, date_trunc('hour', f.reserved_at, 'UTC'), count(*)
+        from finished f where f.reserved_at is not null
+        group by 1, 2
     ), remembered as (
         insert into task_events (company_id, task_id, number, kind, at, started_at, run_after, worker_id, error)
         select l.company_id, l.task_id, l.event_number + 1, 'rescued', moment, l.claimed_at, s.run_after, l.worker_id,

@@ -1,6 +1,8 @@
 -- Run a task again by hand, with a fresh count of retries: one that has ended, or at once one that waits for its
 -- time. Answers the status that the task had, and the queue that got work; `processing` means that nothing was done,
 -- for a retry is refused then alone.
+-- A task that had ended is charged again, last of all: see reserve.sql. If it was charged before and not refunded, that
+-- stands. Raises TQ001 when a quota is used up, TQ002 when others keep the quotas.
 -- The last move of a task that had ended leaves the task's row for the history.
 -- Safe because the record's row is locked if it has ended, and one DELETE decides while it is scheduled: as elsewhere,
 -- a task's place is locked before its record. It may move on between two looks, so it is looked for again. The
@@ -19,11 +21,14 @@ declare
     known tasks;
     place scheduled_tasks;
     was text;
+    has_quotas boolean;
 begin
     if owner is not null then
         perform pg_advisory_xact_lock_shared(company_lock(owner));
     end if;
-    if not exists (select from companies c where c.id = owner) then
+    select num_nonnulls(c.hourly_quota, c.daily_quota, c.monthly_quota) > 0 into has_quotas
+    from companies c where c.id = owner;
+    if not found then
         return query select null::text, null::text;
         return;
     end if;
@@ -38,8 +43,13 @@ begin
                 known.error);
             update tasks t
             set finished_at = null, stopped_as = null, started_at = null, worker_id = null, result = null,
-                error = null, retry_count = 0, event_number = known.event_number + 1
+                error = null, retry_count = 0, event_number = known.event_number + 1,
+                reserved_at = case when has_quotas then moment end
             where t.company_id = owner and t.id = of_task;
+            if known.reserved_at is not null then
+                insert into quota_changes (company_id, hour_starts_at, kept)
+                values (owner, date_trunc('hour', known.reserved_at, 'UTC'), 1);
+            end if;
             select owner, of_task, known.queue, known.priority, known.type, known.event_number
             into place.company_id, place.task_id, place.queue, place.priority, place.type, place.event_number;
             exit;
@@ -75,6 +85,9 @@ begin
     values (place.queue, owner, place.priority, moment, of_task, place.type, 0, place.event_number + 1);
     perform join_rotation(owner, array[place.queue]);
     perform tell_moves(array[owner], array[of_task]);
+    if has_quotas and was <> 'scheduled' then
+        perform reserve_or_raise(owner, 1, moment);
+    end if;
     return query select was, place.queue;
 end
 $$;

@@ -2,7 +2,7 @@
 -- (retry), or for this attempt at a later time, with no penalty (deferred).
 -- Safe because each report names its claim's token: a task that was rescued, cancelled or claimed again since then
 -- is not found, and is missing from the answer. Reports come sorted by (company, task), so that two settlements lock
--- in one order.
+-- in one order. What a task that failed for good was charged is given back: see reserve.sql.
 -- Lives on processing_tasks_pkey and tasks_pkey: each row is looked up by itself (`offset 0` keeps the planner from
 -- turning the join around), whatever the statistics say.
 
@@ -46,16 +46,24 @@ as $$
         update tasks t
         set finished_at = m.now, started_at = e.claimed_at, stopped_as = nullif(e.outcome, 'completed'),
             retry_count = e.retry_count, event_number = e.event_number + 1, worker_id = e.worker_id,
-            result = e.result::jsonb, error = e.error
+            result = e.result::jsonb, error = e.error,
+            reserved_at = case when e.outcome <> 'failed' then e.reserved_at end
         from (
-            select e.*, x.row_id
+            select e.*, x.row_id, x.reserved_at
             from ended e
             cross join lateral (
-                select t.ctid as row_id from tasks t where t.company_id = e.company_id and t.id = e.task_id
+                select t.ctid as row_id, t.reserved_at from tasks t
+                where t.company_id = e.company_id and t.id = e.task_id
                 offset 0) x
             where e.outcome not in ('retry', 'deferred')
         ) e, moment m
         where t.ctid = e.row_id
+        returning e.company_id, e.outcome, e.reserved_at
+    ), refunded as (
+        insert into quota_changes (company_id, hour_starts_at, refunded)
+        select f.company_id, date_trunc('hour', f.reserved_at, 'UTC'), count(*)
+        from finished f where f.outcome = 'failed' and f.reserved_at is not null
+        group by 1, 2
     ), remembered as (
         insert into task_events (company_id, task_id, number, kind, at, started_at, run_after, worker_id, error)
         select e.company_id, e.task_id, e.event_number + 1, case e.outcome when 'retry' then 'retried' else e.outcome end,

@@ -4,7 +4,8 @@
 -- Lives on schedules_pkey.
 --
 -- Answers the queue that got work; null when the schedule was moved or changed meanwhile, or somebody is at it.
--- `made_tick` null: the tick is skipped, and no task made.
+-- `made_tick` null: the tick is skipped, and no task made. Raises TQ001 when a quota is used up, TQ002 when others keep
+-- the quotas: the tick stays due.
 
 create or replace function tick(
     owner uuid,
@@ -24,6 +25,7 @@ set jit = off
 as $$
 declare
     plan schedules;
+    refusal text;
 begin
     -- Before the row, as whoever deletes the company does.
     perform pg_advisory_xact_lock_shared(company_lock(owner));
@@ -35,11 +37,16 @@ begin
     end if;
 
     if made_tick is not null then
-        perform enqueue(
+        select e.outcome into refusal from enqueue(
             owner::text, array[made_task], array[plan.type], array[plan.payload::text], array[plan.queue],
             array[plan.priority], array[made_tick], array[null::double precision], array[plan.max_retries],
             array[plan.timeout_seconds], at => at, of_schedule => plan.id
-        );
+        ) e where e.number = 0 and e.outcome <> 'reserved';
+        if refusal = 'refused' then
+            raise exception 'a quota of the company is used up' using errcode = 'TQ001';
+        elsif refusal = 'busy' then
+            raise exception 'another transaction keeps the quotas of the company' using errcode = 'TQ002';
+        end if;
     end if;
     update schedules s
     set next_tick_at = next_due, last_tick_at = coalesce(made_tick, s.last_tick_at), error = null

@@ -46,7 +46,7 @@ PARAMETERS: Final = {
 
 # An unknown company gives no row: an error would abort a transaction that is not ours.
 STATEMENT: Final = """
-select e.number, e.outcome, e.company_id, e.task_id, e.status, e.run_after, e.created_at,
+select e.number, e.outcome, e.company_id, e.task_id, e.status, e.run_after, e.created_at, e.told,
     case when e.status = 'pending' then pg_notify({channel}, ({queues})[e.number]) end
 from "{schema}".companies c
 cross join lateral "{schema}".enqueue(c.id::text, {arguments}) e
@@ -83,7 +83,7 @@ async def enqueue_in(
 ) -> list[Enqueued]:
     """Enqueue in the transaction that is open on `transaction`; nothing is awaited when that `is_sync`.
 
-    Raises UnknownCompany and IdempotencyConflict, both of which leave the transaction as it was.
+    Raises UnknownCompany, IdempotencyConflict, QuotaExceeded and QuotaBusy: each leaves the transaction as it was.
     """
     arguments = enqueue_arguments(
         company, tasks, key_lifetime=key_lifetime, request_id=request_id, traceparent=traceparent, at=at

@@ -8,12 +8,14 @@ as $$ select round((floor(after * weight + 0.500001) + ahead - 0.5) / weight, 12
 -- Put a company into the rotation of the queues where it has no line yet: a newcomer's turn comes at the place that the
 -- rotation has reached, as far as is known here. If it has moved on meanwhile, the turn is late, and taken at once.
 -- Whoever makes a company's work claimable calls this in the same transaction. It takes the company's lock, shared,
--- until that transaction ends: see company_lock.
+-- until that transaction ends: see company_lock. A company's first line in a queue that another transaction keeps
+-- uncommitted is waited for, but for no longer than this function's timeout.
 -- Lives on lines_pkey and rotations_pkey.
 
 create or replace function join_rotation(of_company uuid, in_queues text[]) returns void
 language plpgsql volatile
 set search_path from current
+set lock_timeout = '2s'
 as $$
 begin
     perform pg_advisory_xact_lock_shared(company_lock(of_company));

@@ -28,6 +28,9 @@ def upgrade() -> None:
         sa.Column("weight", sa.SmallInteger(), server_default=sa.text("1"), nullable=False),
         sa.Column("paused", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("max_in_flight", sa.Integer(), nullable=True),
+        sa.Column("hourly_quota", sa.Integer(), nullable=True),
+        sa.Column("daily_quota", sa.Integer(), nullable=True),
+        sa.Column("monthly_quota", sa.Integer(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -41,6 +44,7 @@ def upgrade() -> None:
             nullable=False,
         ),
         sa.CheckConstraint("max_in_flight >= 1", name=op.f("companies_max_in_flight_check")),
+        sa.CheckConstraint("least(hourly_quota, daily_quota, monthly_quota) >= 0", name=op.f("companies_quotas_check")),
         sa.CheckConstraint("weight between 1 and 100", name=op.f("companies_weight_check")),
         sa.PrimaryKeyConstraint("id", name=op.f("companies_pkey")),
         sa.UniqueConstraint("slug", name=op.f("companies_slug_key")),
@@ -72,6 +76,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("company_id", "key", name=op.f("idempotency_keys_pkey")),
     )
     op.create_index("idempotency_keys_expires_at_idx", "idempotency_keys", ["expires_at"], unique=False)
+    op.create_table(
+        "job_reservations",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("job_id", sa.Uuid(), nullable=False),
+        sa.Column("reserved_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("confirmed", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "job_id", name=op.f("job_reservations_pkey")),
+    )
+    op.create_index("job_reservations_reserved_at_idx", "job_reservations", ["reserved_at"], unique=False)
+    op.create_index(
+        "job_reservations_unconfirmed_idx",
+        "job_reservations",
+        ["reserved_at"],
+        unique=False,
+        postgresql_where=sa.text("not confirmed"),
+    )
+    op.create_index(
+        "job_reservations_company_id_reserved_at_idx", "job_reservations", ["company_id", "reserved_at"], unique=False
+    )
     op.create_table(
         "pending_tasks",
         sa.Column("queue", sa.Text(), nullable=False),
@@ -106,6 +129,27 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("company_id", "task_id", name=op.f("processing_tasks_pkey")),
     )
     op.create_index("processing_tasks_claimed_at_idx", "processing_tasks", ["claimed_at"], unique=False)
+    op.create_table(
+        "quota_changes",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("hour_starts_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("id", sa.Uuid(), server_default=sa.text("gen_random_uuid()"), nullable=False),
+        sa.Column("refunded", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("kept", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "hour_starts_at", "id", name=op.f("quota_changes_pkey")),
+    )
+    op.create_table(
+        "quota_usage",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("period", sa.Text(), nullable=False),
+        sa.Column("starts_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("reserved", sa.BigInteger(), nullable=False),
+        sa.Column("refunded", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("kept", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.CheckConstraint("period in ('hour', 'day', 'month')", name=op.f("quota_usage_period_check")),
+        sa.PrimaryKeyConstraint("company_id", "period", "starts_at", name=op.f("quota_usage_pkey")),
+    )
+    op.create_index("quota_usage_period_starts_at_idx", "quota_usage", ["period", "starts_at"], unique=False)
     op.create_table(
         "rotations",
         sa.Column("queue", sa.Text(), nullable=False),
@@ -228,6 +272,7 @@ def upgrade() -> None:
         sa.Column("worker_id", sa.Uuid(), nullable=True),
         sa.Column("result", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("reserved_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("stopped_as in ('failed', 'cancelled')", name=op.f("tasks_stopped_as_check")),
         sa.CheckConstraint(
             "stopped_as is null or finished_at is not null", name=op.f("tasks_stopped_is_finished_check")
@@ -245,6 +290,13 @@ def upgrade() -> None:
         postgresql_where=sa.text("stopped_as is not null"),
     )
     op.create_index("tasks_type_company_id_id_idx", "tasks", ["type", "company_id", "id"], unique=False)
+    op.create_index(
+        "tasks_company_id_reserved_at_idx",
+        "tasks",
+        ["company_id", "reserved_at"],
+        unique=False,
+        postgresql_where=sa.text("reserved_at is not null"),
+    )
     op.create_index("tasks_finished_at_idx", "tasks", ["finished_at"], unique=False, postgresql_using="brin")
     op.create_table(
         "turns",
@@ -281,12 +333,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("workers_pkey")),
     )
     # Rows pass through these tables all the time; see decisions/0004-table-settings.md.
-    for table in ("scheduled_tasks", "pending_tasks", "processing_tasks", "lines", "turns", "rotations", "looks"):
+    for table in (
+        "scheduled_tasks",
+        "pending_tasks",
+        "processing_tasks",
+        "lines",
+        "turns",
+        "rotations",
+        "looks",
+        "quota_changes",
+    ):
         op.execute(
             f"alter table {table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,"
             " autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,"
             " autovacuum_vacuum_cost_delay = 0)"
         )
+    op.execute("alter table quota_usage set (fillfactor = 50, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table workers set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     schema.install_functions(op.get_bind())
@@ -305,8 +367,11 @@ def downgrade() -> None:
     op.drop_table("schedules")
     op.drop_table("scheduled_tasks")
     op.drop_table("rotations")
+    op.drop_table("quota_usage")
+    op.drop_table("quota_changes")
     op.drop_table("processing_tasks")
     op.drop_table("pending_tasks")
+    op.drop_table("job_reservations")
     op.drop_table("idempotency_keys")
     op.drop_table("budgets")
     op.drop_table("companies")
