@@ -6,6 +6,7 @@ Nothing is sent a second time when an answer is lost: whoever asked is told so, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -58,6 +59,9 @@ class Server:
         self._timeout = timeout
         self._pool_timeout = pool_timeout
         self._name = name
+        # The client of a cluster does not wait for a free connection, nor for others that find out its nodes.
+        self._free = asyncio.Semaphore(pool_size) if addresses.is_cluster(url) else contextlib.nullcontext()
+        self._finding_nodes = asyncio.Lock()
         self._client = addresses.open_async(
             url, pool_size=pool_size, pool_timeout=pool_timeout, timeout=timeout, name=name
         )
@@ -139,10 +143,16 @@ class Server:
         may swallow a cancellation."""
         with told_as_unavailable(self.url):
             try:
-                async with asyncio.timeout(self._pool_timeout + self._timeout + more_seconds):
+                async with asyncio.timeout(self._pool_timeout + self._timeout + more_seconds), self._free:
+                    await self._find_nodes()
                     yield
             except TimeoutError as error:
                 raise TimeoutError("it did not answer in time") from error
+
+    async def _find_nodes(self) -> None:
+        if isinstance(self._client, redis.asyncio.RedisCluster):
+            async with self._finding_nodes:
+                await self._client.initialize()  # type: ignore[unused-awaitable]
 
     @asynccontextmanager
     async def _primary(self) -> AsyncIterator[redis.asyncio.Redis]:
@@ -158,7 +168,7 @@ class Server:
         """The same with a connection of its own. In a cluster it is made anew each time, for slots move."""
         url = self.url
         if isinstance(self._client, redis.asyncio.RedisCluster):
-            await self._client.initialize()  # type: ignore[unused-awaitable]
+            await self._find_nodes()
             node = self._client.get_node_from_key(self.cell)
             if node is None:
                 raise RedisClusterException(f"no node has the slot of {self.cell}")
