@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
 from taketurns import telemetry
+from taketurns.brokers.redis import RedisBroker
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import Company
 from taketurns.companies.quotas import JobRefunds, Tally
-from taketurns.engine.errors import QuotaExceeded, UnknownCompany
-from taketurns.engine.job import Job, JobName
+from taketurns.engine.errors import QuotaExceeded, Unavailable, UnknownCompany
+from taketurns.engine.job import JobName
 from taketurns.engine.quota import Quotas
-from taketurns.engine.task import Status
+from taketurns.engine.task import NewTask, Outcome, Report, Status
 from taketurns.storage.database import Database
+from tests.brokers.redis.cell import RedisCell
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -37,47 +38,25 @@ async def counts(database: Database, *, at: datetime = NOON) -> tuple[int, int]:
     return hour.reserved, hour.refunded
 
 
-def job(name: JobName) -> Job:
-    return Job(
-        company_id=name.company_id,
-        id=name.job_id,
-        type="work",
-        queue="default",
-        priority=5,
-        status=Status.PENDING,
-        payload="{}",
-        result=None,
-        error=None,
-        retry_count=0,
-        max_retries=5,
-        timeout_seconds=None,
-        run_after=NOON,
-        created_at=NOON,
-        started_at=None,
-        finished_at=None,
-        expires_at=None,
-        event_number=1,
-        request_id=None,
-        reserved_at=NOON,
-    )
+@pytest.fixture
+async def jobs(valkey_url: str, valkey_cell: str, acme: Company) -> AsyncIterator[RedisBroker]:
+    """The broker of jobs, which knows the company."""
+    cell = RedisCell.open(valkey_url, valkey_cell)
+    await cell.broker.put_company(acme.id, slug="acme", weight=1, max_in_flight=None, paused=False)
+    yield cell.broker
+    await cell.close()
 
 
-@dataclass
-class Shelf:
-    """Jobs as their broker would know them."""
+async def hand_over(jobs: RedisBroker, name: JobName, *, reserved_at: datetime | None = NOON) -> None:
+    task = NewTask(type="work", payload="{}", task_id=name.job_id, reserved_at=reserved_at)
+    (made,) = await jobs.enqueue("acme", [task])
+    assert made.task_id == name.job_id
 
-    jobs: dict[UUID, Job] = field(default_factory=dict)
-    refunds: list[JobName] = field(default_factory=list)
 
-    async def job(self, company_id: UUID, job_id: UUID) -> Job | None:
-        found = self.jobs.get(job_id)
-        return found if found and found.company_id == company_id else None
-
-    async def due_refunds(self, *, most: int = 1_000) -> list[JobName]:
-        return self.refunds[:most]
-
-    async def drop_refunds(self, jobs: Sequence[JobName]) -> None:
-        self.refunds = [name for name in self.refunds if name not in jobs]
+async def fail(jobs: RedisBroker) -> None:
+    """Let the next job fail for good."""
+    claimed = await jobs.claim(UUID(int=1), queues=["default"], batch=1)
+    assert await jobs.settle([Report(task, Outcome.FAILED) for task in claimed]) == {claimed[0].task_id}
 
 
 async def test_jobs_are_charged_all_or_none_and_once(database: Database, acme: Company) -> None:
@@ -126,37 +105,58 @@ async def test_a_job_that_is_run_again_by_hand_is_charged_once_more(database: Da
 
 
 async def test_a_job_that_never_arrived_is_given_back_and_one_that_did_is_not(
-    database: Database, acme: Company
+    database: Database, acme: Company, jobs: RedisBroker
 ) -> None:
     arrived, lost, young = (JobName(acme.id, uuid4()) for _ in range(3))
-    shelf = Shelf(jobs={arrived.job_id: job(arrived)})
     await quotas.reserve(database, "acme", [arrived.job_id, lost.job_id], at=NOON)
     await quotas.reserve(database, "acme", [young.job_id], at=NOON + timedelta(minutes=5))
-    duty = JobRefunds(database, shelf)
+    await hand_over(jobs, arrived)
+    duty = JobRefunds(database, jobs)
     await duty.step(at=NOON + timedelta(minutes=5))
     assert await counts(database) == (3, 1)
-    shelf.jobs.clear()
+    await jobs.forget_company(acme.id)
     await duty.step(at=NOON + timedelta(minutes=5))
     assert await counts(database) == (3, 1), "what has arrived once is not asked for again"
     await duty.step(at=NOON + timedelta(minutes=7))
     assert await counts(database) == (3, 2)
 
 
-async def test_refunds_wait_with_the_jobs_broker_until_they_are_made(database: Database, acme: Company) -> None:
+async def test_a_job_that_fails_or_never_starts_is_given_back_once(
+    database: Database, acme: Company, jobs: RedisBroker
+) -> None:
+    failed, cancelled, running = (JobName(acme.id, uuid4()) for _ in range(3))
+    await quotas.reserve(database, "acme", [failed.job_id, cancelled.job_id, running.job_id], at=NOON)
+    await hand_over(jobs, failed)
+    await fail(jobs)
+    await hand_over(jobs, running)
+    await jobs.claim(UUID(int=1), queues=["default"], batch=1)
+    await hand_over(jobs, cancelled)
+    for name in (running, cancelled):
+        assert await jobs.cancel("acme", name.job_id) is Status.CANCELLED
+    duty = JobRefunds(database, jobs)
+    for _ in range(2):
+        await duty.step(at=NOON)
+    assert await counts(database) == (3, 2), "what had started stays charged"
+    assert await jobs.due_refunds() == []
+
+
+async def test_refunds_wait_with_the_jobs_broker_while_the_database_is_away(
+    database: Database, acme: Company, jobs: RedisBroker
+) -> None:
     name = JobName(acme.id, uuid4())
     await quotas.reserve(database, "acme", [name.job_id], at=NOON)
-    await quotas.confirm(database, [name])
-    shelf = Shelf(refunds=[name])
+    await hand_over(jobs, name)
+    await fail(jobs)
     away = Database("postgresql://taketurns@127.0.0.1:1/taketurns", pool_timeout=0.05)
     await away.open()
     try:
-        with pytest.raises(Exception, match="no connection"):
-            await JobRefunds(away, shelf).step()
+        with pytest.raises(Unavailable):
+            await JobRefunds(away, jobs).step()
     finally:
         await away.close()
-    assert shelf.refunds == [name]
-    assert await JobRefunds(database, shelf, every_seconds=7).step() == 7
-    assert shelf.refunds == []
+    assert await jobs.due_refunds() == [name]
+    assert await JobRefunds(database, jobs, every_seconds=7).step(at=NOON) == 7
+    assert await jobs.due_refunds() == []
     assert await counts(database) == (1, 1)
 
 

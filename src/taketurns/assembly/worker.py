@@ -11,7 +11,7 @@ from typing import Final
 
 from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
-from taketurns.companies.quotas import Tally
+from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.broker import Broker
 from taketurns.engine.registry import Registry
 from taketurns.schedules.ticking import Ticking
@@ -82,7 +82,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
 
 @asynccontextmanager
 async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
-    """The database has the budgets; nothing else is asked of it, and it may be away."""
+    """The database has the budgets and the quotas; nothing else is asked of it, and it may be away."""
     from taketurns.assembly import jobs  # noqa: PLC0415  not for a worker that takes its turns in PostgreSQL
 
     database = make_database(settings, name=WORKER_NAME, pool_size=1)
@@ -93,6 +93,7 @@ async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
             yield _Lane(
                 broker=broker,
                 budgets=PostgresBudgets(database),
+                duties=[JobRefunds(database, broker)],
                 keep_completed=timedelta(hours=settings.keep_completed_jobs_hours),
                 keep_stopped=timedelta(days=settings.keep_stopped_jobs_days),
             )

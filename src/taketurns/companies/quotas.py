@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from uuid import UUID
 
 import psycopg
@@ -18,7 +18,7 @@ from psycopg import sql
 
 from taketurns import telemetry
 from taketurns.engine.errors import UnknownCompany
-from taketurns.engine.job import Job, JobName
+from taketurns.engine.job import JobBroker, JobName
 from taketurns.engine.quota import Allowance, Period
 from taketurns.storage import quotas
 from taketurns.storage.database import Database
@@ -83,16 +83,6 @@ class Reservation:
     company_id: UUID
     reserved_at: datetime | None
     allowances: tuple[Allowance, ...]
-
-
-class Jobs(Protocol):
-    """What is asked of the jobs' broker; see `taketurns.engine.job.JobBroker`."""
-
-    async def job(self, company_id: UUID, job_id: UUID) -> Job | None: ...
-
-    async def due_refunds(self, *, most: int = ...) -> list[JobName]: ...
-
-    async def drop_refunds(self, jobs: Sequence[JobName]) -> None: ...
 
 
 async def usage(database: Database, company: UUID | str, *, at: datetime | None = None) -> Usage | None:
@@ -182,7 +172,7 @@ class JobRefunds:
 
     name = "job refunds"
 
-    def __init__(self, database: Database, jobs: Jobs, *, every_seconds: float = 1.0) -> None:
+    def __init__(self, database: Database, jobs: JobBroker, *, every_seconds: float = 1.0) -> None:
         self._database = database
         self._jobs = jobs
         self._every_seconds = every_seconds

@@ -3,7 +3,7 @@
 -- A company with a quota for any period has its tasks counted in all three. What stands in `quota_usage` is moved by
 -- `reserve` and `tally` alone, under the company's quota lock. Whoever gives something back writes a row of its own to
 -- `quota_changes`, waits for nobody and makes nobody wait; what such rows say counts from their commit on.
--- See decisions/0008-quotas.md.
+-- See decisions/0009-what-is-given-back-waits-for-nobody.md.
 
 -- Held by whoever reserves from a company's quotas, until it commits.
 create or replace function quota_lock(of_company uuid) returns bigint
