@@ -160,6 +160,8 @@ async def test_the_list_is_filtered_and_ordered(client: AsyncClient, acme: Compa
     assert await listed("status=completed") == []
     assert await listed("type=send_email") == everything[1:]
     assert await listed("type=nothing") == []
+    assert await listed("type=send_email&type=anything&type=nothing") == everything
+    assert await listed("type=send_email&type=anything&status=pending") == [other["id"], pending["id"]]
     assert await listed(f"createdAfter={pending['createdAt']}") == [other["id"], scheduled["id"]]
     assert await listed(f"createdBefore={pending['createdAt']}") == [failed["id"]]
     assert await listed("createdAfter=2001-01-01T00:00:00+01:00&limit=1") == [other["id"]]

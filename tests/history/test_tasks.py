@@ -129,14 +129,14 @@ async def test_every_filter_pages_through_exactly_the_tasks_it_names(  # fault 0
     assert {record.status for record in everything} == set(Status)
     middle = everything[14].created_at
     for statuses in some_statuses():
-        for type in (None, "mail"):
+        for types in map(frozenset[str], ((), ("mail",), ("mail", "work"), ("nothing", "mail"))):
             for created_after in (None, middle):
-                wanted = Filter(statuses=statuses, type=type, created_after=created_after, oldest_first=oldest_first)
+                wanted = Filter(statuses=statuses, types=types, created_after=created_after, oldest_first=oldest_first)
                 expected = [
                     record
                     for record in everything
                     if (not statuses or record.status in statuses)
-                    and (type is None or record.type == type)
+                    and (not types or record.type in types)
                     and (created_after is None or record.created_at > created_after)
                 ]
                 assert await walk(life, wanted) == expected, wanted
@@ -235,7 +235,8 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
     monkeypatch.setattr(pages, "LOOK_AHEAD", look_ahead)
     parameters = {
         "company": backlog.company_id,
-        "type": "rare",
+        "type_0": "rare",
+        "type_1": "nothing",
         "low": UUID(int=0),
         "high": UUID(int=2**128 - 1),
         "created_after": datetime(2000, 1, 1, tzinfo=UTC),
@@ -245,15 +246,15 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         "reach": 11,
     }
     either = (False, True)
-    for statuses, has_type, has_times, oldest_first in product(some_statuses(), either, either, either):
-        shape = pages.Shape(True, statuses, has_type, has_times, oldest_first)
+    for statuses, types, has_times, oldest_first in product(some_statuses(), range(3), either, either):
+        shape = pages.Shape(True, statuses, types, has_times, oldest_first)
         query, constants = compile_statement(backlog.database.schema, pages.statement(shape, tasks.COLUMNS))
         ((plan,),) = await reading.rows(
             backlog.database, f"explain (analyze, format json) {query}", constants | parameters
         )
-        # For each status the entries, once more to find where they ended, and the records if those know the time of
-        # creation; for each task that was found its record and three places.
-        most = 4 * look_ahead * max(len(statuses), 1) + 100
+        # For each status and type the entries, once more to find where they ended, and the records if those know the
+        # time of creation; for each task that was found its record and three places.
+        most = 4 * look_ahead * max(len(statuses), 1) * max(types, 1) + 100
         assert scanned_rows(plan[0]["Plan"]) <= most, shape
 
 
@@ -261,7 +262,11 @@ async def test_totals_count_what_the_pages_hold(life: Life) -> None:
     await life.create(count=12)
     await life.create(count=3, delay_seconds=3600)
     await life.end(await life.claim(), Outcome.FAILED)
-    filters = (EVERY, Filter(statuses=frozenset({Status.FAILED, Status.SCHEDULED})), Filter(type="nothing"))
+    filters = (
+        EVERY,
+        Filter(statuses=frozenset({Status.FAILED, Status.SCHEDULED})),
+        Filter(types=frozenset({"nothing"})),
+    )
     for wanted, exactly in product(filters, (False, True)):
         found = await walk(life, wanted)
         assert await tasks.total(life.database, "acme", wanted, exactly=exactly) == tasks.Total(len(found), True)

@@ -288,7 +288,9 @@ class TaskQuery(Query):
     """Which of a company's tasks, and in which order."""
 
     status: list[Status] = Field(default_factory=list, max_length=6, description="One or several statuses.")
-    type: Omittable[TypeName] = None
+    type: list[TypeName] = Field(
+        default_factory=list, max_length=limits.TYPES_IN_QUERY, description="One or several types."
+    )
     created_after: Omittable[Moment] = Field(None, alias="createdAfter", description="Created later than this.")
     created_before: Omittable[Moment] = Field(None, alias="createdBefore", description="Created earlier than this.")
     sort: Literal["-createdAt", "createdAt"] = Field("-createdAt", description="Newest or oldest first.")

@@ -122,12 +122,19 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
     company = paths.company(request)
     wanted = tasks.Filter(
         statuses=frozenset(query.status),
-        type=query.type,
+        types=frozenset(query.type),
         created_after=query.created_after,
         created_before=query.created_before,
         oldest_first=query.sort == "createdAt",
     )
-    described = ("tasks", str(company), sorted(wanted.statuses), query.type, query.created_after, query.created_before)
+    described = (
+        "tasks",
+        str(company),
+        sorted(wanted.statuses),
+        sorted(wanted.types),
+        query.created_after,
+        query.created_before,
+    )
     after = lists.start(query, given.cursors, *described, query.sort)
     page = await tasks.page(given.database, company, wanted, limit=query.limit, offset=query.offset, after=after)
     if page is None:

@@ -14,9 +14,11 @@ from uuid import UUID
 
 from sqlalchemy import (
     CTE,
+    BindParameter,
     ColumnElement,
     Label,
     SQLColumnExpression,
+    Text,
     and_,
     bindparam,
     cast,
@@ -37,11 +39,11 @@ LOOK_AHEAD: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What makes the statement of one page differ from that of another."""
+    """What makes the statement of one page differ from that of another. `types` is how many are asked for; 0, every."""
 
     is_id: bool
     statuses: frozenset[Status]
-    has_type: bool
+    types: int
     has_times: bool
     oldest_first: bool
 
@@ -49,7 +51,8 @@ class Shape:
 def statement(shape: Shape, columns: Sequence[SQLColumnExpression[Any]]) -> AnySelect:
     """Rows of (end of what was looked at, *columns), at least one if the company exists.
 
-    Parameters: company, type, low, high (exclusive ids), created_after, created_before, most, skip, reach (their sum).
+    Parameters: company, type_0 and so on, low, high (exclusive ids), created_after, created_before, most, skip, reach
+    (the sum of those two).
     """
     company = owner(is_id=shape.is_id)
     company_id = select(company.c.id).scalar_subquery()
@@ -146,36 +149,37 @@ class _Scan:
 
 def _scans(shape: Shape, company_id: ColumnElement[UUID]) -> Iterator[_Scan]:
     if shape.statuses in (frozenset(), frozenset(Status)):
-        yield _scan_of_records(shape, company_id, "every")
+        yield from _scans_of_records(shape, company_id, "every")
         return
     for status in sorted(shape.statuses):
         match status:
             case Status.SCHEDULED | Status.PENDING | Status.PROCESSING:
                 yield _scan_of_places(shape, company_id, status)
             case Status.FAILED | Status.CANCELLED:
-                yield _scan_of_records(shape, company_id, status, stopped_as=status)
+                yield _scan_of_stopped(shape, company_id, status)
             case Status.COMPLETED:
                 is_completed = [Task.finished_at.is_not(None), Task.stopped_as.is_(None)]
-                yield _scan_of_records(shape, company_id, status, rest=is_completed)
+                yield from _scans_of_records(shape, company_id, status, rest=is_completed)
 
 
-def _scan_of_records(
-    shape: Shape,
-    company_id: ColumnElement[UUID],
-    name: str,
-    *,
-    stopped_as: Status | None = None,
-    rest: Sequence[ColumnElement[bool]] = (),
-) -> _Scan:
-    """Lives on tasks_pkey, on tasks_company_id_type_id_idx or on tasks_company_id_stopped_as_id_idx."""
+def _scans_of_records(
+    shape: Shape, company_id: ColumnElement[UUID], name: str, *, rest: Sequence[ColumnElement[bool]] = ()
+) -> Iterator[_Scan]:
+    """Live on tasks_pkey, or on tasks_company_id_type_id_idx, once for each type."""
     entries = select(Task.id.label("id")).where(Task.company_id == company_id, *_between(Task.id))
-    is_of_type = [Task.type == bindparam("type")] if shape.has_type else []
-    if stopped_as is None:
-        entries = entries.where(*is_of_type)
-    else:
-        entries = entries.where(Task.stopped_as == stopped_as.value)
-        rest = [*rest, *is_of_type]
-    return _Scan(name, entries, Task.id.expression, [*rest, *_created_between(shape)])
+    rest = [*rest, *_created_between(shape)]
+    if not shape.types:
+        yield _Scan(name, entries, Task.id.expression, rest)
+    for number, type in enumerate(_types(shape)):
+        yield _Scan(f"{name}_{number}", entries.where(Task.type == type), Task.id.expression, rest)
+
+
+def _scan_of_stopped(shape: Shape, company_id: ColumnElement[UUID], status: Status) -> _Scan:
+    """Lives on tasks_company_id_stopped_as_id_idx."""
+    entries = select(Task.id.label("id")).where(
+        Task.company_id == company_id, *_between(Task.id), Task.stopped_as == status.value
+    )
+    return _Scan(status, entries, Task.id.expression, [*_is_of_types(shape, Task.type), *_created_between(shape)])
 
 
 def _scan_of_places(shape: Shape, company_id: ColumnElement[UUID], status: Status) -> _Scan:
@@ -184,8 +188,17 @@ def _scan_of_places(shape: Shape, company_id: ColumnElement[UUID], status: Statu
     entries = select(place.task_id.label("id")).where(place.company_id == company_id, *_between(place.task_id))
     if shape.has_times:
         entries = entries.join(Task, and_(Task.company_id == place.company_id, Task.id == place.task_id))
-    is_of_type = [place.type == bindparam("type")] if shape.has_type else []
-    return _Scan(status, entries, place.task_id.expression, [*is_of_type, *_created_between(shape)])
+    rest = [*_is_of_types(shape, place.type), *_created_between(shape)]
+    return _Scan(status, entries, place.task_id.expression, rest)
+
+
+def _types(shape: Shape) -> list[BindParameter[str]]:
+    return [bindparam(f"type_{number}", type_=Text()) for number in range(shape.types)]
+
+
+def _is_of_types(shape: Shape, column: Any) -> Iterator[ColumnElement[bool]]:
+    if shape.types:
+        yield column.in_(_types(shape))
 
 
 def _between(id: Any) -> Iterator[ColumnElement[bool]]:

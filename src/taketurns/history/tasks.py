@@ -75,10 +75,10 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which tasks of a company, and in which order. No status means every one; times are exclusive bounds."""
+    """Which tasks of a company, and in which order. No status or type means every one; times are exclusive bounds."""
 
     statuses: frozenset[Status] = frozenset()
-    type: str | None = None
+    types: frozenset[str] = frozenset()
     created_after: datetime | None = None
     created_before: datetime | None = None
     oldest_first: bool = False
@@ -156,7 +156,7 @@ def _shape(company: UUID | str, wanted: Filter) -> pages.Shape:
     return pages.Shape(
         is_id=isinstance(company, UUID),
         statuses=wanted.statuses,
-        has_type=wanted.type is not None,
+        types=len(wanted.types),
         has_times=wanted.created_after is not None or wanted.created_before is not None,
         oldest_first=wanted.oldest_first,
     )
@@ -166,7 +166,7 @@ def _parameters(company: UUID | str, wanted: Filter, *, after: UUID | None) -> d
     low, high = _id_range(wanted, after)
     return {
         "company": company,
-        "type": wanted.type,
+        **{f"type_{number}": type for number, type in enumerate(wanted.types)},
         "low": low,
         "high": high,
         "created_after": wanted.created_after or _BEGINNING,
