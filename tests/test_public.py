@@ -595,3 +595,18 @@ async def test_a_task_that_waits_can_be_cancelled(tt: Taketurns, stored: Stored)
     assert await tt.cancel("zeta", task.id) is None
     assert await tt.cancel("acme", task.id) is Status.CANCELLED
     assert [row["stopped_as"] for row in stored()] == ["cancelled"]
+
+
+async def test_a_program_makes_a_pass(tt: Taketurns, stored: Stored) -> None:
+    ran = []
+
+    @tt.task
+    async def work(number: int) -> None:
+        ran.append(number)
+
+    for number in range(3):
+        await work.enqueue(company="acme", number=number)
+    assert (await tt.run_once(limit=2)).completed == 2
+    report = await asyncio.to_thread(tt.run_once_sync, drain=True)
+    assert (report.claimed, report.completed) == (1, 1)
+    assert sorted(ran) == [0, 1, 2]

@@ -52,6 +52,13 @@ class Settings(BaseSettings):
     queues: Annotated[list[str], NoDecode] = Field(["default"], min_length=1)
     concurrency: int = Field(16, ge=1, le=1000, description="Handlers that run at once in one worker.")
     batch: int | None = Field(None, ge=1, le=1000, description="Largest claim; the free hands unless set.")
+    worker_name: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        pattern=r"^[ -~]*[!-~][ -~]*$",
+        description="The name of a worker's or a pass's heartbeat, the same across restarts and deploys.",
+    )
     poll_seconds: float = Field(1.0, gt=0, le=60)
     beat_seconds: float = Field(3.0, gt=0, le=60)
     stale_after_seconds: float = Field(15.0, gt=0, le=3600)

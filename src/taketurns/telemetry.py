@@ -121,7 +121,7 @@ SETTLE_SECONDS = Histogram(
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )
 LEASES_LOST = Counter("leases_lost", "Leases that this process lost.")
-HEARTBEAT_AGE_SECONDS = Gauge("heartbeat_age_seconds", "Seconds since this process last beat its lease.")
+LEASE_AGE_SECONDS = Gauge("lease_age_seconds", "Seconds since this process last beat its lease.")
 DUTIES_FAILED = Counter("duties_failed", "Rounds of a worker's duty that failed.", ["duty"])
 
 HTTP_REQUESTS = Counter("http_requests", "Requests that were answered.", ["method", "route", "status"])

@@ -64,6 +64,7 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "listTaskEvents",
             "listTaskTypes",
             "listTasks",
+            "listWorkers",
             "processTasks",
             "retryTask",
         ]

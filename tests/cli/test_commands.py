@@ -44,7 +44,19 @@ def test_help_is_there_before_anything_big_is_imported() -> None:
 
 
 def test_every_command_and_option_is_explained() -> None:
-    for command in ([], ["db"], ["up"], ["api"], ["worker"], ["doctor"], ["openapi"], ["mail"], ["db", "upgrade"]):
+    for command in (
+        [],
+        ["db"],
+        ["up"],
+        ["api"],
+        ["worker"],
+        ["doctor"],
+        ["openapi"],
+        ["mail"],
+        ["db", "upgrade"],
+        ["heartbeat"],
+        ["heartbeat", "check"],
+    ):
         shown = run(*command, "--help")
         assert shown.exit_code == 0
         assert "Usage: " in shown.output
@@ -307,10 +319,10 @@ def said(running: Running, pattern: str) -> re.Match[str]:
 
 
 @contextmanager
-def process(command: str, *, url: str, **environment: str) -> Iterator[Running]:
+def process(*command: str, url: str, **environment: str) -> Iterator[Running]:
     """A process of the service; killed when the test has not ended it."""
     popen = subprocess.Popen(
-        [sys.executable, "-m", "taketurns.cli", command],
+        [sys.executable, "-m", "taketurns.cli", *command],
         env=clean_environment(url) | environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,

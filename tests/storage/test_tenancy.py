@@ -10,7 +10,7 @@ from taketurns.storage.models import Base
 
 # A claim walks a queue from company to company, so these begin with what it walks.
 WALKED_BY_CLAIMS = {"pending_tasks": ["queue"], "turns": ["queue", "place"]}
-OF_NO_COMPANY = {"companies", "looks", "rotations", "task_types", "workers"}
+OF_NO_COMPANY = {"companies", "heartbeats", "looks", "rotations", "task_types", "workers"}
 
 
 def test_the_key_of_what_a_company_owns_begins_with_the_company() -> None:

@@ -1,6 +1,7 @@
 """One bounded pass, as `POST /workers/process` and `worker --once` make it."""
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -167,3 +168,93 @@ async def test_a_pass_that_is_cancelled_in_mid_claim_releases_what_was_claimed(
         await passing
     assert house.are("pending", tasks)
     assert [house.events(task) for task in tasks] == [["released"]] * 3
+
+
+# Faults 057, 062 and 075
+async def test_passes_alone_take_over_from_a_worker_that_is_gone(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    tasks = await house.add("work", count=4)
+    gone = uuid.uuid4()
+    house.execute(
+        "insert into taketurns.workers (id, name, host, version, queues, types, concurrency, started_at, beat_at)"
+        " values (%s, '', '', '', '{}', '{}', 4, clock_timestamp(), clock_timestamp() - interval '1 hour')",
+        gone,
+    )
+    assert len(await house.broker.claim(gone, queues=["default"], batch=4)) == 4
+    report = await run_pass(broker=house.broker, registry=registry, beat_seconds=0.1, stale_after_seconds=0.6)
+    assert report == PassReport(claimed=4, completed=4)
+    assert [house.events(task) for task in tasks] == [["rescued"]] * 4
+    assert house.leases() == []
+
+
+async def test_a_pass_holds_nothing_against_a_worker_that_could_not_beat(house: House, registry: Registry) -> None:
+    """After an outage of the database, or a leap of its clock, every lease looks dead."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await gate.wait()
+
+    registry.add(work)
+    (task,) = await house.add("work")
+    async with house.working(registry, beat_seconds=0.3, stale_after_seconds=3):
+        await eventually(begun.is_set)
+        house.execute("update taketurns.workers set beat_at = beat_at - interval '1 hour'")
+        await run_pass(broker=house.broker, registry=Registry(), beat_seconds=0.3, stale_after_seconds=3)
+        assert house.status(task) == "processing"
+        gate.set()
+        await eventually(lambda: house.status(task) == "completed")
+    assert house.events(task) == []
+
+
+async def test_a_drain_goes_on_with_what_has_become_due(house: House, registry: Registry) -> None:
+    times = 0
+
+    async def work() -> None:
+        nonlocal times
+        times += 1
+        if times < 4:
+            raise Retry("again", after=0)
+
+    registry.add(work)
+    (task,) = await house.add("work")
+    report = await run_pass(broker=house.broker, registry=registry, limit=None, drains=True)
+    assert (report.claimed, report.completed, report.retried) == (4, 1, 3)
+    assert house.status(task) == "completed"
+
+
+async def test_a_pass_keeps_the_house(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    (old,) = await house.add("work")
+    await a_pass(house, registry)
+    house.execute("update taketurns.tasks set finished_at = finished_at - interval '8 days'")
+    (lost,) = await house.add("work")
+    house.execute("delete from taketurns.turns")
+    house.execute("delete from taketurns.lines")
+    await a_pass(house, registry)
+    assert house.status(lost) == "completed"
+    assert house.statuses([old]) == {}
+
+
+async def test_a_pass_that_is_told_to_stop_ends_what_runs_and_starts_nothing(house: House, registry: Registry) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await gate.wait()
+
+    registry.add(work)
+    tasks = await house.add("work", count=5)
+    worker = house.worker(registry, concurrency=1, batch=3)
+    passing = asyncio.create_task(worker.run_pass())
+    await eventually(begun.is_set)
+    worker.stop()
+    await eventually(lambda: house.statuses(tasks) == {"processing": 1, "pending": 4})
+    gate.set()
+    report = await passing
+    assert (report.completed, report.released) == (1, 2)
+    assert house.leases() == []

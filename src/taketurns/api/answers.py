@@ -19,6 +19,7 @@ from taketurns.companies.quotas import Usage
 from taketurns.engine.quota import Period
 from taketurns.engine.task import PassReport, Status
 from taketurns.history.events import Event
+from taketurns.history.heartbeats import Heartbeat
 from taketurns.history.tasks import TaskRecord
 from taketurns.schedules.timetable import Schedule
 
@@ -220,6 +221,33 @@ class PassBody(TypedDict):
     lost: Annotated[int, Field(description="Cancelled, or taken back by others, before they ended here.")]
 
 
+class WorkerBody(TypedDict):
+    """A worker or a pass, by the name of its heartbeat, as it was last heard of."""
+
+    name: str
+    kind: Annotated[str, Field(description="worker or pass.")]
+    host: str
+    version: str
+    queues: list[str]
+    types: Annotated[int, Field(description="How many types of task it has handlers for.")]
+    concurrency: int
+    processes: Annotated[int, Field(description="How many processes hold a lease under this name.")]
+    startedAt: Time
+    lastBeatAt: Time
+    lastClaimAt: MaybeTime
+    leftAt: Annotated[MaybeTime, Field(description="When it left in good order; who left is not late.")]
+    ageSeconds: Annotated[float, Field(description="Since the last beat, by the database's clock.")]
+    isLate: bool
+
+
+class WorkerPage(TypedDict):
+    """Some workers and passes, those that began last first."""
+
+    workers: list[WorkerBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
 class HealthBody(TypedDict):
     """The process answers."""
 
@@ -367,6 +395,25 @@ def usage(told: Usage) -> UsageBody:
             )
             for one in told.past
         ],
+    )
+
+
+def worker(heartbeat: Heartbeat, *, max_age_seconds: float) -> WorkerBody:
+    return WorkerBody(
+        name=heartbeat.name,
+        kind=heartbeat.kind,
+        host=heartbeat.host,
+        version=heartbeat.version,
+        queues=heartbeat.queues,
+        types=heartbeat.types,
+        concurrency=heartbeat.concurrency,
+        processes=heartbeat.processes,
+        startedAt=heartbeat.started_at,
+        lastBeatAt=heartbeat.beat_at,
+        lastClaimAt=heartbeat.last_claim_at,
+        leftAt=heartbeat.left_at,
+        ageSeconds=round(heartbeat.age_seconds, 3),
+        isLate=heartbeat.is_late(max_age_seconds=max_age_seconds),
     )
 
 

@@ -61,6 +61,15 @@ class QueueFigures(Collector):
         for status, count in self._figures.tasks_by_status.items():
             tasks.add_metric([status], count)
         yield tasks
+        ages = GaugeMetricFamily(
+            "heartbeat_age_seconds",
+            "Seconds since a worker or a pass of this name was last heard of, those left out that left in good order;"
+            f" of {figures.NAMES_MOST} names at most.",
+            labels=["name"],
+        )
+        for name, seconds in self._figures.heartbeat_ages.items():
+            ages.add_metric([name], seconds)
+        yield ages
         yield GaugeMetricFamily(
             "oldest_eligible_pending_age_seconds",
             "How long the oldest pending task has been due, those of paused companies left out; 0 when there is none."

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Annotated, Final
 
 import orjson
 import psycopg
 from fastapi import APIRouter
+from fastapi import Query as QueryParameters
 from prometheus_client import CONTENT_TYPE_LATEST
 from psycopg import sql
 from pydantic.alias_generators import to_camel
@@ -18,10 +19,11 @@ from taketurns.api import answers, bodies, lists, problems
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import Problem, documented
-from taketurns.api.requests import ProcessTasks
+from taketurns.api.requests import ProcessTasks, WorkerQuery
 from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.job import JobBroker
+from taketurns.history import heartbeats
 
 router = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
 processing = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
@@ -121,6 +123,27 @@ async def list_task_types(request: Request) -> Response:
         for known in await parts(request).task_types.all()
     ]
     return await lists.send(request, answers.TaskTypesBody(taskTypes=shown))
+
+
+@router.get(
+    "/workers",
+    response_model=answers.WorkerPage,
+    responses=documented(
+        problems.UNKNOWN_PARAMETER, problems.INVALID_CURSOR, problems.OFFSET_TOO_LARGE, problems.INVALID_REQUEST
+    ),
+)
+async def list_workers(request: Request, query: Annotated[WorkerQuery, QueryParameters()]) -> Response:
+    """Workers and passes as they were last heard of, those that began last first. A name is shown once."""
+    given = parts(request)
+    after = lists.start(query, given.cursors, "workers")
+    page = await heartbeats.page(given.database, limit=query.limit, offset=query.offset, after=after)
+    cursor = given.cursors.write(page.next_after, "workers") if page.next_after else None
+    body = answers.WorkerPage(
+        workers=[answers.worker(one, max_age_seconds=query.max_age_seconds) for one in page.heartbeats],
+        hasMore=cursor is not None,
+        nextCursor=cursor,
+    )
+    return await lists.send(request, body, cursor)
 
 
 @processing.post(

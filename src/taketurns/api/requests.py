@@ -284,6 +284,18 @@ class Query(BaseModel):
     )
 
 
+class WorkerQuery(Query):
+    """Which heartbeats, and when one is late."""
+
+    max_age_seconds: float = Field(
+        600.0,
+        alias="maxAgeSeconds",
+        gt=0,
+        le=limits.DELAY_SECONDS_MAX,
+        description="How old a last beat may be before it is late.",
+    )
+
+
 class TaskQuery(Query):
     """Which of a company's tasks, and in which order."""
 

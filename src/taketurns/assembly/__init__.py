@@ -13,7 +13,7 @@ from taketurns.assembly.state import TaskState
 
 if TYPE_CHECKING:
     from taketurns.assembly.api import build_api, load_api
-    from taketurns.assembly.worker import build_worker, serve_worker
+    from taketurns.assembly.worker import build_worker, serve_pass, serve_worker
 
 __all__ = [
     "EnqueuedTask",
@@ -25,6 +25,7 @@ __all__ = [
     "load_api",
     "load_application",
     "load_registry",
+    "serve_pass",
     "serve_worker",
 ]
 
@@ -33,6 +34,7 @@ _PROCESSES = {
     "build_api": "taketurns.assembly.api",
     "load_api": "taketurns.assembly.api",
     "build_worker": "taketurns.assembly.worker",
+    "serve_pass": "taketurns.assembly.worker",
     "serve_worker": "taketurns.assembly.worker",
 }
 

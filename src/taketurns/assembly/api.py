@@ -12,9 +12,10 @@ from fastapi import FastAPI
 from sqlalchemy import make_url
 
 from taketurns.api.application import create_api
-from taketurns.assembly.application import Taketurns, load_application
+from taketurns.assembly.application import PASS_TASKS, Taketurns, load_application
 from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.assembly.jobs import make_job_broker, warn
+from taketurns.companies.quotas import Tally
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.settings import Settings
@@ -22,7 +23,7 @@ from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import run_pass
 
 API_NAME: Final = "taketurns-api"
-PASS_TASKS: Final = 100
+REQUESTED: Final = "requested"  # the heartbeat of passes that somebody asks for, and nobody misses
 
 
 def load_api(settings: Settings) -> FastAPI:
@@ -60,6 +61,10 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
             concurrency=settings.concurrency,
             beat_seconds=settings.beat_seconds,
             stale_after_seconds=settings.stale_after_seconds,
+            duties=[Tally(broker.database)],
+            rescues=False,
+            comes_again=False,
+            name=REQUESTED,
             budgets=PostgresBudgets(broker.database),
         )
 

@@ -31,7 +31,7 @@ from taketurns.engine.errors import ConfigurationError
 from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
 from taketurns.engine.schedule import Missed
-from taketurns.engine.task import Status
+from taketurns.engine.task import PassReport, Status
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+PASS_TASKS: Final = 100
 EXAMPLES: Final = "examples.handlers:tt"
 
 
@@ -187,6 +188,25 @@ class Taketurns:
     async def get(self, company: str | UUID, task_id: UUID) -> TaskState | None:
         """A task as it stands, or None when the company has no such task."""
         return await self.client.get(str(company), task_id)
+
+    async def run_once(self, *, limit: int | None = None, drain: bool = False, name: str | None = None) -> PassReport:
+        """One bounded pass of processing in this process, as `taketurns worker --once` makes it; answers what it did.
+
+        It claims 100 tasks at most unless `limit` says otherwise; with `drain`, it ends when nothing is due any more.
+        `name` is for its heartbeat. Raises Unavailable when the pass could not be made.
+        """
+        from taketurns.assembly.worker import Declare  # noqa: PLC0415
+        from taketurns.worker.rounds import keep_once  # noqa: PLC0415
+
+        await keep_once(Declare(self))
+        most = limit if drain else limit or PASS_TASKS
+        return await self.client.run_once(self.registry, limit=most, drains=drain, name=name)
+
+    def run_once_sync(self, *, limit: int | None = None, drain: bool = False, name: str | None = None) -> PassReport:
+        """Like `run_once`, for code that cannot await."""
+        from taketurns.assembly import background  # noqa: PLC0415
+
+        return background.run(self.run_once(limit=limit, drain=drain, name=name))
 
     async def close(self) -> None:
         """Send the wake-ups that are due and close the connections; what is done later opens new ones."""

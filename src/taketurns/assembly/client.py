@@ -9,18 +9,22 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from taketurns.assembly import background
-from taketurns.assembly.brokers import close, make_broker
+from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.assembly.schedule import Declared
 from taketurns.assembly.state import TaskState
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.postgres.transaction import enqueue_in, is_async, is_sync
 from taketurns.companies import directory
+from taketurns.companies.quotas import Tally
+from taketurns.engine.broker import Broker
 from taketurns.engine.errors import InvalidOption, UnknownCompany
-from taketurns.engine.task import Enqueued, NewTask, Status
+from taketurns.engine.registry import Registry
+from taketurns.engine.task import Enqueued, NewTask, PassReport, Status
 from taketurns.history import tasks as history
 from taketurns.schedules.declarations import Declaration, apply
 from taketurns.schedules.timetable import NewSchedule
 from taketurns.settings import Settings
+from taketurns.storage.budgets import PostgresBudgets
 
 
 class Client:
@@ -99,6 +103,33 @@ class Client:
         async with self.broker() as broker:
             record = await history.find(broker.database, directory.reference(company) or "", task_id)
         return None if record is None else TaskState.of(record)
+
+    async def run_once(self, registry: Registry, *, limit: int | None, drains: bool, name: str | None) -> PassReport:
+        """One pass here, as the settings say. Raises Unavailable."""
+        from taketurns.worker import run_pass  # noqa: PLC0415  who only enqueues needs none of it
+
+        async with self.broker() as broker:
+            return await run_pass(
+                broker=self.by_the_clock(broker),
+                registry=registry,
+                ticking=make_ticking(broker),
+                queues=self.settings.queues,
+                concurrency=self.settings.concurrency,
+                beat_seconds=self.settings.beat_seconds,
+                stale_after_seconds=self.settings.stale_after_seconds,
+                max_rescues=self.settings.max_rescues,
+                keep_completed=timedelta(days=self.settings.keep_completed_days),
+                keep_stopped=timedelta(days=self.settings.keep_stopped_days),
+                name=name or self.settings.worker_name or "",
+                limit=limit,
+                drains=drains,
+                duties=[Tally(broker.database)],
+                budgets=PostgresBudgets(broker.database, now=self.now),
+            )
+
+    def by_the_clock(self, broker: PostgresBroker) -> Broker:
+        """The broker, by the moment that stands in for the database's clock, if any does."""
+        return broker
 
     @asynccontextmanager
     async def broker(self) -> AsyncIterator[PostgresBroker]:

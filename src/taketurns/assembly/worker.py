@@ -13,14 +13,16 @@ from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
 from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.broker import Broker
+from taketurns.engine.lease import Kind
 from taketurns.engine.registry import Registry
+from taketurns.engine.task import PassReport
 from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import Worker
 from taketurns.worker.metrics import MetricsServer
-from taketurns.worker.process import work_until_told
-from taketurns.worker.rounds import Duty, end, keep
+from taketurns.worker.process import pass_until_told, work_until_told
+from taketurns.worker.rounds import Duty, end, keep, keep_once
 
 WORKER_CONNECTIONS: Final = 6  # one each to claim, settle, notify, keep the house, audit and spend budgets
 JOB_WORKER_CONNECTIONS: Final = 4  # one each to claim, settle, keep the house and audit
@@ -41,7 +43,7 @@ class _Lane:
 
 
 @asynccontextmanager
-async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[Worker]:
+async def build_worker(settings: Settings, registry: Registry, *, kind: Kind = Kind.WORKER) -> AsyncIterator[Worker]:
     """A worker for the handlers of the registry, whose connections are open in the context."""
     async with _jobs(settings) if settings.broker == "redis" else _tasks(settings) as lane:
         yield Worker(
@@ -60,6 +62,8 @@ async def build_worker(settings: Settings, registry: Registry) -> AsyncIterator[
             keep_stopped=lane.keep_stopped,
             budgets=lane.budgets,
             duties=lane.duties,
+            name=settings.worker_name or "",
+            kind=kind,
         )
 
 
@@ -131,3 +135,12 @@ async def serve_worker(settings: Settings, application: Taketurns) -> None:
         finally:
             await end(declaring)
             figures.close()
+
+
+async def serve_pass(settings: Settings, application: Taketurns, *, limit: int | None, drains: bool) -> PassReport:
+    """Make one pass, which a signal ends early. Raises Unavailable."""
+    settings = application.adopt(settings)
+    async with application, build_worker(settings, application.registry, kind=Kind.PASS) as worker:
+        if settings.broker == "postgres":
+            await keep_once(Declare(application))
+        return await pass_until_told(worker, limit=limit, drains=drains)

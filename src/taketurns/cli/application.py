@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 db = typer.Typer(name="db", help="The schema of the database.", no_args_is_help=True)
 app.add_typer(db)
+heartbeat = typer.Typer(name="heartbeat", help="When workers and passes were last heard of.", no_args_is_help=True)
+app.add_typer(heartbeat)
 
 App = Annotated[
     str | None,
@@ -63,18 +65,39 @@ def api(
 @app.command()
 def worker(
     application: App = None,
+    *,
     broker: Annotated[str | None, typer.Option(help="Where it takes turns: postgres (tasks) or redis (jobs).")] = None,
     queues: Annotated[str | None, typer.Option(help="Queues to serve, separated by commas.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", "-c", help="Handlers that run at once.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of the metrics; 0 picks a free one.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of its heartbeat, kept across deploys; TAKETURNS_WORKER_NAME otherwise.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Make one bounded pass and leave, for cron.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Make a pass until nothing is due, and leave.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most tasks of a pass; 100 with --once, none with --drain.")
+    ] = None,
 ) -> None:
     """Take turns and run handlers until told to stop: once drains, twice leaves at once."""
     from taketurns.cli import processes  # noqa: PLC0415
 
-    settings = settings_with(
-        app=application, broker=broker, queues=queues, concurrency=concurrency, metrics_port=metrics_port
+    if limit is not None and not (once or drain):
+        raise typer.BadParameter("is for a pass: add --once or --drain", param_hint="--limit")
+    settings = with_a_way_to_the_broker(
+        settings_with(
+            app=application,
+            broker=broker,
+            queues=queues,
+            concurrency=concurrency,
+            metrics_port=metrics_port,
+            worker_name=name,
+        )
     )
-    processes.run_worker(with_a_way_to_the_broker(settings))
+    if once or drain:
+        processes.run_pass(settings, limit=limit if drain else limit or 100, drains=drain)
+    else:
+        processes.run_worker(settings)
 
 
 @app.command()
@@ -134,3 +157,20 @@ def url() -> None:
     from sqlalchemy import make_url  # noqa: PLC0415
 
     typer.echo(make_url(settings_with().database_url).render_as_string(hide_password=True))
+
+
+@heartbeat.command("check")
+def check_heartbeats(
+    max_age: Annotated[str, typer.Option(help="The oldest that a last beat may be: 90s, 10m, 1h, 1d.")] = "10m",
+    name: Annotated[str | None, typer.Option(help="Whose heartbeat; of everybody who is expected otherwise.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say who is late and by how much; exits 1 when anybody is, or when there is no heartbeat at all."""
+    from taketurns.cli import heartbeats  # noqa: PLC0415
+    from taketurns.engine import durations  # noqa: PLC0415
+
+    try:
+        max_age_seconds = durations.seconds(max_age)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--max-age") from None
+    raise typer.Exit(heartbeats.check(settings_with(), max_age_seconds=max_age_seconds, name=name, as_json=as_json))

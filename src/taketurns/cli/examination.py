@@ -27,7 +27,7 @@ def doctor(settings: Settings, *, as_json: bool) -> int:
             advice.examine(settings.database_url, schema=settings.schema_name, connections_wanted=settings.pool_size)
         )
     except psycopg.Error as error:
-        return _refused(error)
+        return refused(error)
     if settings.redis_url is not None:
         findings += asyncio.run(_jobs(settings))
     if as_json:
@@ -65,7 +65,7 @@ def upgrade(settings: Settings, revision: str) -> int:
         typer.echo(str(error), err=True)
         return 1
     except DBAPIError as error:
-        return _refused(error.orig or error)
+        return refused(error.orig or error)
     return check(settings)
 
 
@@ -75,7 +75,7 @@ def check(settings: Settings) -> int:
         with psycopg.connect(conninfo(settings.database_url), connect_timeout=5) as connection:
             found = advice.revision(connection, settings.schema_name)
     except psycopg.Error as error:
-        return _refused(error)
+        return refused(error)
     if found == schema.head():
         typer.echo(f"the schema {settings.schema_name!r} is at {found}, the newest revision")
         return 0
@@ -85,7 +85,7 @@ def check(settings: Settings) -> int:
     return 1
 
 
-def _refused(error: BaseException) -> int:
+def refused(error: BaseException) -> int:
     """Say why the database did not do it, without its password, and what to do about that."""
     reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
     typer.echo(f"cannot use the database: {reason}", err=True)

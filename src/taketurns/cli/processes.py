@@ -13,6 +13,7 @@ import typer
 
 from taketurns import assembly, telemetry
 from taketurns.cli.configuration import application_is_loaded
+from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
 from taketurns.worker import process
 
@@ -58,6 +59,18 @@ def run_worker(settings: Settings) -> None:
             raise
         address = f"{settings.metrics_host}:{settings.metrics_port}"
         typer.echo(f"{address} is taken: choose another TAKETURNS_METRICS_PORT", err=True)
+        raise typer.Exit(1) from None
+
+
+def run_pass(settings: Settings, *, limit: int | None, drains: bool) -> None:
+    """Make one pass; leaves with 1 and the reason when it could not be made."""
+    telemetry.configure(form=settings.log_format, level=settings.log_level)
+    with application_is_loaded():
+        application = assembly.load_application(settings.app)
+    try:
+        process.run(lambda: assembly.serve_pass(settings, application, limit=limit, drains=drains))
+    except Unavailable as error:
+        typer.echo(f"the pass could not be made: {error}", err=True)
         raise typer.Exit(1) from None
 
 

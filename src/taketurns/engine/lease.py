@@ -7,24 +7,40 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
 from taketurns.engine.registry import TaskType
 
 
+class Kind(StrEnum):
+    """What holds a lease: a worker until it is stopped, or a pass until it is made."""
+
+    WORKER = "worker"
+    PASS = "pass"  # noqa: S105
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a lease, as others see it."""
+    """Who holds a lease, as others see it. One that `comes_again` is missed when it does not.
+
+    A name is a post that is held in turn, across restarts and deploys. Without one a worker is its process, and a pass
+    is the pass.
+    """
 
     queues: Sequence[str]
     types: Sequence[TaskType]
     concurrency: int
     name: str = ""
+    kind: Kind = Kind.WORKER
+    comes_again: bool = True
 
     @property
     def full_name(self) -> str:
-        return self.name or f"{socket.gethostname()}:{os.getpid()}"
+        if self.name or self.kind is Kind.PASS:
+            return self.name or self.kind.value
+        return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +52,10 @@ class Beat:
 
 
 class LeaseLine(Protocol):
-    """A line to the broker that serves one lease, from one thread. A line that is broken raises Unavailable."""
+    """A line to the broker that serves one lease, from one thread. A line that is broken raises Unavailable.
+
+    A broker that keeps heartbeats writes that of the holder's name with whatever it does; it stays when the lease goes.
+    """
 
     def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:
         """Make the row of a new lease, publish the holder's types, and remove the row of a lease it had before."""

@@ -10,9 +10,11 @@ from importlib import resources
 from typing import Final
 
 from taketurns.engine.task import Status
-from taketurns.storage.database import Database
+from taketurns.history import heartbeats
+from taketurns.storage.database import Database, compile_statement
 
 CAP: Final = 10_000
+NAMES_MOST: Final = 100
 STATEMENT_MILLISECONDS: Final = 700
 
 _QUERY: Final = resources.files("taketurns.history").joinpath("figures.sql").read_bytes()
@@ -27,11 +29,12 @@ class Figures:
     """Waiting tasks are counted up to `CAP`; finished ones are estimated once there are more records than that.
 
     `oldest_eligible_seconds` is how long the oldest pending task has been due; 0 when none is pending, and those of
-    paused companies do not count.
+    paused companies do not count. `heartbeat_ages` are seconds since the last beat, by name, of `NAMES_MOST` names.
     """
 
     tasks_by_status: dict[Status, int]
     oldest_eligible_seconds: float
+    heartbeat_ages: dict[str, float]
 
 
 async def read(database: Database) -> Figures:
@@ -40,6 +43,8 @@ async def read(database: Database) -> Figures:
         await connection.execute(_SETTINGS, (f'"{database.schema}"', str(STATEMENT_MILLISECONDS)))
         cursor = await connection.execute(_QUERY, {"most": CAP})
         row = await cursor.fetchone()
+        cursor = await connection.execute(*compile_statement(database.schema, heartbeats.ages(most=NAMES_MOST)))
+        ages = dict(await cursor.fetchall())
     assert row is not None  # noqa: S101  an aggregate answers one row
     *counts, oldest = row
-    return Figures(dict(zip(Status, map(round, counts), strict=True)), max(oldest or 0.0, 0.0))
+    return Figures(dict(zip(Status, map(round, counts), strict=True)), max(oldest or 0.0, 0.0), ages)

@@ -413,6 +413,29 @@ class Worker(Base):
     last_claim_at: Mapped[datetime | None]
 
 
+class Heartbeat(Base):
+    """When a worker or a pass of this name was last heard of. Stays when its lease goes: see `leases.py`.
+
+    `left_at` is set when nobody of this name is expected any more: it left in good order, and not between two passes.
+    """
+
+    __tablename__ = "heartbeats"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[UUID]
+    kind: Mapped[str]
+    comes_again: Mapped[bool]
+    host: Mapped[str]
+    version: Mapped[str]
+    queues: Mapped[list[str]]
+    types: Mapped[int] = mapped_column(Integer)
+    concurrency: Mapped[int] = mapped_column(Integer)
+    started_at: Mapped[datetime]
+    beat_at: Mapped[datetime]
+    last_claim_at: Mapped[datetime | None]
+    left_at: Mapped[datetime | None]
+
+
 class TaskType(Base):
     """A type that some worker or API has published, with the JSON Schema of its payload."""
 
@@ -431,6 +454,7 @@ __all__ = [
     "Base",
     "Budget",
     "Company",
+    "Heartbeat",
     "IdempotencyKey",
     "JobReservation",
     "Line",

@@ -90,7 +90,7 @@ class Engine:
         done = PassReport()
         registry = _registry(self._stand_in.applications)
         async with self._client.broker() as broker:
-            clocked = cast(Broker, ClockedBroker(broker, now=self.now))
+            clocked = self._client.by_the_clock(broker)
             while queues := [queue for (queue,) in await broker.database.fetch(_queues_with_work(self.now()))]:
                 report = await run_pass(
                     broker=clocked,
@@ -98,6 +98,8 @@ class Engine:
                     queues=queues,
                     limit=DRAIN_MOST,
                     concurrency=concurrency,
+                    keeps_house=False,
+                    rescues=False,
                     budgets=PostgresBudgets(broker.database, now=self.now),
                 )
                 _add(report, to=done)
@@ -181,6 +183,9 @@ class ClockedClient(Client):
             if directory.is_slug(slug):
                 self._make_company(slug)
         await super().apply_schedules(declarations, types=types)
+
+    def by_the_clock(self, broker: PostgresBroker) -> Broker:
+        return cast(Broker, ClockedBroker(broker, now=self._now))
 
     def _make_company(self, slug: str) -> None:
         """Not awaited, for a sync transaction cannot be."""

@@ -123,7 +123,7 @@ class Lease:
         self._look_early.set()
 
     @property
-    def heartbeat_age(self) -> float:
+    def age(self) -> float:
         """Seconds since the last beat that arrived was sent."""
         return time.monotonic() - self.beat_sent_at
 

@@ -21,7 +21,7 @@ class Measured(Protocol):
     def held(self) -> int: ...
 
     @property
-    def heartbeat_age(self) -> float: ...
+    def lease_age(self) -> float: ...
 
 
 _measured: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -37,9 +37,7 @@ def forget(worker: Measured) -> None:
 
 
 telemetry.TASKS_IN_FLIGHT.set_function(lambda: sum(worker.held for worker in list(_measured)))
-telemetry.HEARTBEAT_AGE_SECONDS.set_function(
-    lambda: max((worker.heartbeat_age for worker in list(_measured)), default=0.0)
-)
+telemetry.LEASE_AGE_SECONDS.set_function(lambda: max((worker.lease_age for worker in list(_measured)), default=0.0))
 
 
 class MetricsServer:

@@ -14,15 +14,16 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
+from taketurns.engine.task import PassReport
 from taketurns.worker.worker import Worker
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LEFT_HANDLERS: Final = 1
 
 
-def run(serve: Callable[[], Awaitable[None]]) -> None:
+def run(serve: Callable[[], Awaitable[object]]) -> None:
     """Run `serve` in an event loop of its own, the fastest there is."""
 
     async def main() -> None:
@@ -30,6 +31,15 @@ def run(serve: Callable[[], Awaitable[None]]) -> None:
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
+
+
+async def pass_until_told(worker: Worker, **options: Any) -> PassReport:
+    """Make one pass, see `Worker.run_pass`; a signal ends it early, in good order."""
+    with _signals_to(worker):
+        report = await worker.run_pass(**options)
+    if worker.left_running:
+        leave_at_once(LEFT_HANDLERS)
+    return report
 
 
 async def work_until_told(worker: Worker) -> None:

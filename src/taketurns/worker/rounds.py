@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -41,7 +41,20 @@ async def keep(duty: Duty) -> None:
         await asyncio.sleep(pause)
 
 
-async def end(parts: Collection[asyncio.Task[None]]) -> None:
+async def keep_once(duty: Duty) -> None:
+    """Do a duty's rounds until there is nothing to do at once. Raises Unavailable; what else it raises is told."""
+    log: FilteringBoundLogger = telemetry.logger("worker").bind()
+    try:
+        while await duty.step() == 0.0:
+            pass
+    except Unavailable:
+        raise
+    except Exception as error:
+        telemetry.DUTIES_FAILED.labels(duty.name).inc()
+        tell_failure(log, Event.DUTY_FAILED, error, duty=duty.name)
+
+
+async def end(parts: Collection[asyncio.Task[Any]]) -> None:
     """Cancel them until they have ended: one cancellation may be lost, as in asyncio.wait_for before Python 3.12."""
     pending = {part for part in parts if not part.done()}
     while pending:

@@ -7,6 +7,7 @@ aside that no living worker knows how to run.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,7 @@ class Rescue:
         self._broker = broker
         self._lease = lease
         self._max_rescues = max_rescues
+        self._stale_after_seconds = stale_after_seconds
         self._clock = clock
         self._every_seconds = min(1.0, stale_after_seconds / 15)
         self._watch = Watch(stale_after_seconds=stale_after_seconds, gap_seconds=stale_after_seconds / 3)
@@ -85,6 +87,22 @@ class Rescue:
             telemetry.TASKS_RESCUED.labels("failed").inc(failed)
             self._log.warning(Event.WORKER_RESCUED, worker_id=str(worker), tasks=len(rescued), failed=failed)
         return self._every_seconds
+
+    async def rescue_overdue(self) -> bool:
+        """Watch workers that may be gone until they have beaten again or were rescued; whether there were any.
+
+        What one that only passes by must do, for it can hold nothing against a lease that it has not watched itself.
+        """
+        overdue = set(await self._overdue())
+        if not overdue:
+            return False
+        while overdue:
+            await asyncio.sleep(await self.step())
+            overdue &= await self._overdue()
+        return True
+
+    async def _overdue(self) -> set[UUID]:
+        return {*await self._broker.overdue(seconds=self._stale_after_seconds)} - {self._lease.worker_id}
 
 
 class Promote:

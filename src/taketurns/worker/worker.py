@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,7 @@ from taketurns import telemetry
 from taketurns.engine.broker import Broker
 from taketurns.engine.budget import Budgets
 from taketurns.engine.errors import InvalidData, Unavailable
-from taketurns.engine.lease import Holder
+from taketurns.engine.lease import Holder, Kind
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Outcome, PassReport
 from taketurns.execution import Executor
@@ -28,7 +29,7 @@ from taketurns.worker.claiming import Claiming, Prospects
 from taketurns.worker.hands import Hands
 from taketurns.worker.lease import Lease
 from taketurns.worker.listening import Listening
-from taketurns.worker.rounds import Duty, end, keep, signal_within, to_the_end
+from taketurns.worker.rounds import Duty, end, keep, keep_once, signal_within, to_the_end
 from taketurns.worker.settling import Settler
 from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue, Schedules
 
@@ -42,7 +43,8 @@ class Worker:
     Up to `concurrency` handlers run at once. A claim takes as many tasks as there are free hands, or up to `batch`,
     which may be more: those wait in the worker's hand. With a `ticking` it makes the tasks of schedules as well. After
     `stop`, running handlers are waited for, without `shutdown_grace_seconds` for as long as it takes. `end_process` is
-    what a lost lease ends the process with, when handlers do not stop in time.
+    what a lost lease ends the process with, when handlers do not stop in time. `name`, `kind` and `comes_again` are for
+    its heartbeat.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Worker:
         keep_completed: timedelta = timedelta(days=7),
         keep_stopped: timedelta = timedelta(days=30),
         name: str = "",
+        kind: Kind = Kind.WORKER,
+        comes_again: bool = True,
         budgets: Budgets | None = None,
         duties: Sequence[Duty] = (),
         end_process: Callable[[int], None] | None = os._exit,
@@ -77,7 +81,14 @@ class Worker:
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
         prospects = Prospects()
-        holder = Holder(queues=queues, types=tuple(registry), concurrency=concurrency, name=name)
+        holder = Holder(
+            queues=queues,
+            types=tuple(registry),
+            concurrency=concurrency,
+            name=name,
+            kind=kind,
+            comes_again=comes_again,
+        )
         self._description = {
             "name": holder.full_name,
             "queues": list(queues),
@@ -129,13 +140,13 @@ class Worker:
             poll_seconds=poll_seconds,
         )
         self.listening = Listening(broker, queues=queues, on_work=prospects.work_may_wait)
+        self._rescue = Rescue(
+            broker,
+            lease=self.lease,
+            stale_after_seconds=stale_after_seconds,
+            max_rescues=max_rescues,
+        )
         self._upkeep: tuple[Duty, ...] = (
-            Rescue(
-                broker,
-                lease=self.lease,
-                stale_after_seconds=stale_after_seconds,
-                max_rescues=max_rescues,
-            ),
             Promote(broker, lease=self.lease),
             Prune(broker, keep_completed=keep_completed, keep_stopped=keep_stopped),
             Heal(broker),
@@ -154,22 +165,27 @@ class Worker:
         async with self._at_work():
             self._begin(self.claiming.run(), "claiming")
             self._begin(self.listening.run(), "listening")
-            for duty in self._upkeep:
+            for duty in (self._rescue, *self._upkeep):
                 self._begin(keep(duty), duty.name)
             self._log.info(Event.WORKER_STARTED, **self._description)
             await self._has_to_stop.wait()
             self._log.info(Event.WORKER_STOPPING, held=self.held)
         self._log.info(Event.WORKER_STOPPED, left_running=self.left_running)
 
-    async def run_pass(self, *, limit: int) -> PassReport:
-        """Make what is due pending, ticks too, process until `limit` tasks were claimed or none is left, and stop."""
+    async def run_pass(
+        self, *, limit: int | None = None, drains: bool = False, keeps_house: bool = True, rescues: bool = True
+    ) -> PassReport:
+        """Make what is due pending, ticks too, process until `limit` tasks were claimed or none is left, and stop.
+
+        One that `drains` goes on with what has become due meanwhile. One that `keeps_house` does a worker's other
+        duties once. One that `rescues` waits for workers that may be gone, while there are any, until they have beaten
+        or their tasks are taken back, and then processes those too. Ends early, in good order, when told to `stop`.
+        """
         async with self._at_work():
             await self._lease_or_unavailable()
-            if self._ticking is not None:
-                await self._ticking.make_due()
-            while (await self._broker.promote(most=MOST)).count >= MOST:
-                pass
-            await self._process(limit)
+            await self._unless_stopped(
+                self._make_pass(limit or math.inf, drains=drains, keeps_house=keeps_house, rescues=rescues)
+            )
         self._log.info(Event.PASS_MADE, **asdict(self.settler.tally))
         return self.settler.tally
 
@@ -183,9 +199,9 @@ class Worker:
         return self.hands.held
 
     @property
-    def heartbeat_age(self) -> float:
+    def lease_age(self) -> float:
         """Seconds since the last beat."""
-        return self.lease.heartbeat_age
+        return self.lease.age
 
     @property
     def is_healthy(self) -> bool:
@@ -268,13 +284,50 @@ class Worker:
         except TimeoutError as error:
             raise Unavailable("the pass could not take a lease in time") from error
 
-    async def _process(self, limit: int) -> None:
+    async def _unless_stopped(self, making: Coroutine[Any, Any, None]) -> None:
+        made = asyncio.create_task(making, name="pass")
+        told = asyncio.create_task(self._has_to_stop.wait(), name="told to stop")
+        try:
+            await asyncio.wait((made, told), return_when=asyncio.FIRST_COMPLETED)
+            if made.done():
+                made.result()
+        finally:
+            told.cancel()
+            await to_the_end(asyncio.create_task(end([made]), name="ending"))
+
+    async def _make_pass(self, limit: float, *, drains: bool, keeps_house: bool, rescues: bool) -> None:
+        rescuing = asyncio.create_task(self._rescue.rescue_overdue(), name="rescue") if rescues else None
+        try:
+            for duty in self._upkeep if keeps_house else ():
+                await keep_once(duty)
+            await self._process_due(limit, drains=drains)
+            if rescuing is not None and await rescuing:
+                await self._process_due(limit, drains=drains)
+        finally:
+            if rescuing is not None:
+                await end([rescuing])
+
+    async def _process_due(self, limit: float, *, drains: bool) -> None:
+        """A drain ends when nothing is due any more."""
+        await self._make_due()
+        await self._process(limit)
+        while drains and self.settler.tally.claimed < limit and await self._make_due():
+            await self._process(limit)
+
+    async def _make_due(self) -> bool:
+        """Make what is due pending; whether anything was."""
+        made = 0 if self._ticking is None else (await self._ticking.make_due()).made
+        while (promoted := (await self._broker.promote(most=MOST)).count) >= MOST:
+            made += promoted
+        return made + promoted > 0
+
+    async def _process(self, limit: float) -> None:
         """A claim that comes back with less than was asked is followed by another once its tasks have ended: they may
         have left room for others of their company, or have made new ones."""
         tally = self.settler.tally
         while tally.claimed < limit and self.lease.is_held and not self._has_to_stop.is_set():
             await self.claiming.until_room()
-            asked = min(self.claiming.room, limit - tally.claimed)
+            asked = int(min(self.claiming.room, limit - tally.claimed))
             if await self._claim(asked) == asked:
                 continue
             if not self.hands.held and not self.settler.unsettled:
@@ -300,26 +353,31 @@ async def run_pass(
     registry: Registry,
     ticking: Ticking | None = None,
     queues: Sequence[str] = ("default",),
-    limit: int = 100,
-    concurrency: int = 16,
-    beat_seconds: float = 3.0,
-    stale_after_seconds: float = 15.0,
+    limit: int | None = 100,
+    drains: bool = False,
+    keeps_house: bool = True,
+    rescues: bool = True,
+    name: str = "",
+    comes_again: bool = True,
     budgets: Budgets | None = None,
+    **options: Any,
 ) -> PassReport:
-    """One bounded pass in this process, under a lease of its own. Raises Unavailable when none can be had.
+    """One pass in this process, under a lease of its own; see `Worker.run_pass`, and `Worker` for the options.
 
-    Its handlers are waited for; when the caller is cancelled, they are told to stop and their tasks are released.
+    Raises Unavailable when no lease can be had. Its handlers are waited for; when the caller is cancelled, they are
+    told to stop and their tasks are released.
     """
     worker = Worker(
         broker=broker,
         registry=registry,
         ticking=ticking,
         queues=queues,
-        concurrency=concurrency,
-        beat_seconds=beat_seconds,
-        stale_after_seconds=stale_after_seconds,
         shutdown_grace_seconds=0.0,
+        name=name,
+        kind=Kind.PASS,
+        comes_again=comes_again,
         budgets=budgets,
         end_process=None,
+        **options,
     )
-    return await worker.run_pass(limit=limit)
+    return await worker.run_pass(limit=limit, drains=drains, keeps_house=keeps_house, rescues=rescues)

@@ -23,7 +23,7 @@ from tests.brokers.cell import Move
 
 TABLES = (
     "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
-    " idempotency_keys, watches, workers, budgets, quota_usage, quota_changes, job_reservations"
+    " idempotency_keys, watches, workers, budgets, heartbeats, quota_usage, quota_changes, job_reservations"
 )
 
 

@@ -1,9 +1,12 @@
-"""Leases in PostgreSQL: rows of `workers`, each beaten on a connection of its own."""
+"""Leases in PostgreSQL: rows of `workers`, each beaten on a connection of its own, with the heartbeat of its name.
+
+A heartbeat stays when its lease goes, so that it can be told who is late. Rows of workers that are not heard of for 7
+days, and of passes for 90, are pruned."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from typing import Any
@@ -11,15 +14,31 @@ from uuid import UUID
 
 import psycopg
 from psycopg.types.json import Jsonb
-from sqlalchemy import Executable, Integer, Select, delete, func, insert, null, or_, select, union_all, update
+from sqlalchemy import (
+    CTE,
+    Case,
+    Executable,
+    Integer,
+    Select,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 
 from taketurns.engine.errors import Unavailable
-from taketurns.engine.lease import Beat, Holder
+from taketurns.engine.lease import Beat, Holder, Kind
 from taketurns.engine.registry import TaskType
 from taketurns.engine.task import ClaimedTask
 from taketurns.storage.database import Row, compile_statement, conninfo
-from taketurns.storage.models import ProcessingTask, Worker
+from taketurns.storage.models import Heartbeat, ProcessingTask, Worker
 from taketurns.storage.models import TaskType as PublishedType
 
 _WITHOUT_A_LEASE = (
@@ -71,6 +90,7 @@ class PostgresLease:
         try:
             with self._connection.transaction():
                 self._execute(insert(Worker).values(**row, started_at=now, beat_at=now))
+                self._execute(_first_heartbeat(row, holder))
                 if former is not None:
                     self._execute(delete(Worker).where(Worker.id == former))
                 if holder.types:
@@ -85,7 +105,8 @@ class PostgresLease:
         return self._told(rows[0][0]) if rows else None
 
     def remove(self, worker_id: UUID, *, seconds_since_claim: float | None) -> None:
-        self._execute(delete(Worker).where(Worker.id == worker_id))
+        heartbeat = _heartbeat(worker_id, seconds_since_claim, {"left_at": _left_at(worker_id)})
+        self._execute(delete(Worker).where(Worker.id == worker_id).add_cte(heartbeat))
 
     def close(self) -> None:
         self._connection.close()
@@ -162,11 +183,50 @@ def _publication(types: Sequence[TaskType]) -> Executable:
 
 
 def _beat_statement(worker_id: UUID, seconds_since_claim: float | None) -> Executable:
-    changes: dict[str, object] = {"beat": Worker.beat + 1, "beat_at": func.clock_timestamp()}
+    """The lease and the heartbeat in one round trip."""
+    return (
+        update(Worker)
+        .where(Worker.id == worker_id)
+        .values({"beat": Worker.beat + 1, **_news(seconds_since_claim)})
+        .returning(func.clock_timestamp())
+        .add_cte(_heartbeat(worker_id, seconds_since_claim, {"left_at": None}))
+    )
+
+
+def _first_heartbeat(lease: Mapping[str, Any], holder: Holder) -> Executable:
+    now = func.clock_timestamp()
+    told = {
+        **{name: lease[name] for name in ("id", "host", "version", "queues", "concurrency")},
+        "kind": holder.kind.value,
+        "comes_again": holder.comes_again,
+        "types": len(holder.types),
+        "started_at": now,
+        "beat_at": now,
+        "left_at": None,
+    }
+    statement = postgresql.insert(Heartbeat).values(name=holder.full_name, **told)
+    return statement.on_conflict_do_update(index_elements=["name"], set_=told)
+
+
+def _heartbeat(worker_id: UUID, seconds_since_claim: float | None, changes: Mapping[str, object]) -> CTE:
+    name = select(Worker.name).where(Worker.id == worker_id).scalar_subquery()
+    statement = update(Heartbeat).where(Heartbeat.name == name).values({**_news(seconds_since_claim), **changes})
+    return statement.returning(Heartbeat.name).cte("heartbeat")
+
+
+def _left_at(worker_id: UUID) -> Case[Any]:
+    """Now, if nobody else has the name, and it does not come again by itself."""
+    others = select(Worker.id).where(Worker.name == Heartbeat.name, Worker.id != worker_id).exists()
+    is_gone = and_(~others, or_(Heartbeat.kind == Kind.WORKER.value, ~Heartbeat.comes_again))
+    return case((is_gone, func.clock_timestamp()))
+
+
+def _news(seconds_since_claim: float | None) -> dict[str, object]:
+    news: dict[str, object] = {"beat_at": func.clock_timestamp()}
     if seconds_since_claim is not None:
         ago = func.make_interval(0, 0, 0, 0, 0, 0, seconds_since_claim)
-        changes["last_claim_at"] = func.clock_timestamp() - ago
-    return update(Worker).where(Worker.id == worker_id).values(changes).returning(func.clock_timestamp())
+        news["last_claim_at"] = func.clock_timestamp() - ago
+    return news
 
 
 def _unavailable(error: Exception) -> Unavailable:

@@ -48,6 +48,9 @@ begin
     ), unwatched as (
         delete from watches w
         where w.ctid = any (array(select x.ctid from watches x where x.until <= moment for update skip locked))
+    ), unheard as (
+        delete from heartbeats h
+        where h.beat_at < moment - case h.kind when 'worker' then interval '7 days' else interval '90 days' end
     ), idle as (
         delete from budgets b
         where b.ctid = any (array(select x.ctid from budgets x where x.idle_at < moment limit most for update skip locked))

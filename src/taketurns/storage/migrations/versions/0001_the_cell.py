@@ -318,6 +318,23 @@ def upgrade() -> None:
     )
     op.create_index("watches_until_idx", "watches", ["until"], unique=False)
     op.create_table(
+        "heartbeats",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("comes_again", sa.Boolean(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("queues", postgresql.ARRAY(sa.Text()), nullable=False),
+        sa.Column("types", sa.Integer(), nullable=False),
+        sa.Column("concurrency", sa.Integer(), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("beat_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("last_claim_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("left_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("name", name=op.f("heartbeats_pkey")),
+    )
+    op.create_table(
         "workers",
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -349,7 +366,8 @@ def upgrade() -> None:
             " autovacuum_vacuum_cost_delay = 0)"
         )
     op.execute("alter table quota_usage set (fillfactor = 50, autovacuum_vacuum_threshold = 500)")
-    op.execute("alter table workers set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
+    for table in ("workers", "heartbeats"):
+        op.execute(f"alter table {table} set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     schema.install_functions(op.get_bind())
 
@@ -357,6 +375,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     schema.drop_functions(op.get_bind())
     op.drop_table("workers")
+    op.drop_table("heartbeats")
     op.drop_table("watches")
     op.drop_table("turns")
     op.drop_table("lines")
