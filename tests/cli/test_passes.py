@@ -85,7 +85,8 @@ def test_a_pass_is_made_and_ends_well_though_tasks_failed(cell: Cell) -> None:
 
 def test_a_pass_has_a_limit_and_a_drain_has_none(cell: Cell) -> None:
     cell.submit("work", *[{"how": "well"}] * 5)
-    assert cell.run("worker", "--once", "--limit", "2", "-c", "1").exit_code == 0
+    made = cell.run("worker", "--once", "--limit", "2", "-c", "1")
+    assert made.exit_code == 0, made.stderr
     assert cell.waiting() == 3
     assert cell.run("worker", "--drain").exit_code == 0
     assert cell.waiting() == 0

@@ -34,7 +34,7 @@ from taketurns.worker.settling import Settler
 from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue, Schedules
 
 LEAVE_SECONDS: Final = 2.0  # what handlers have to stop in once the grace is over
-PASS_LEASE_SECONDS: Final = 5.0  # what a pass waits for its lease
+PASS_LEASE_SECONDS: Final = 15.0  # what a pass waits for its lease
 
 
 class Worker:
