@@ -155,6 +155,7 @@ class Taketurns:
         """Go by these settings and not the environment's; answers them with the arguments of this application."""
         given = {name: value for name, value in self._overrides.items() if value is not None}
         self._settings = settings.model_copy(update=given)
+        vars(self).pop("_client", None)  # it goes by the settings before
         return self._settings
 
     @property
