@@ -65,7 +65,7 @@ end
 -- Places. A round is ROUND units long, and a company of weight w has its turns at (n - 1/2) / w rounds, rounded down
 -- to a unit. That is exact: two places of weights up to 100 that differ at all are 1 / 19800 of a round apart, more
 -- than a unit, so units are ordered as places are, and tell each of them from every other. All numbers stay whole and
--- below 2^53: see `rebase`, and decisions/0009.
+-- below 2^53: see `rebase`, and decisions/0010.
 local ROUND = 32768
 
 -- The first turn of this weight after a place. The place is less than a unit behind `within + 1`, and what a unit is
