@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,8 +22,11 @@ from fastapi import FastAPI
 from taketurns import ConfigurationError, Context, Taketurns, TaskState, assembly
 from taketurns.assembly.jobs import open_job_broker
 from taketurns.engine.task import NewTask, Status
+from taketurns.history import heartbeats
+from taketurns.history.heartbeats import Heartbeat
 from taketurns.settings import Settings
 from taketurns.storage.ids import new_id
+from tests.valkeys import Valkeys
 
 PATIENCE_SECONDS = 30.0
 
@@ -236,6 +239,33 @@ async def test_a_worker_of_jobs_needs_no_database(tt: Taketurns, valkey_url: str
         assert state.expires_at - state.finished_at == timedelta(hours=24)
         worker.stop()
         await working
+
+
+async def test_a_worker_of_jobs_is_heard_of_in_the_database(settings: Settings, tt: Taketurns, valkey: Valkeys) -> None:
+    named = settings.model_copy(
+        update={"redis_url": valkey().url, "broker": "redis", "worker_name": "jobs", "beat_seconds": 0.1}
+    )
+
+    async with tt.client.broker() as broker:
+
+        async def heard_of(fits: Callable[[Heartbeat], bool]) -> Heartbeat:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while time.monotonic() < deadline:
+                for heartbeat in (await heartbeats.page(broker.database, limit=10)).heartbeats:
+                    if fits(heartbeat):
+                        return heartbeat
+                await asyncio.sleep(0.01)
+            raise TimeoutError("the worker was not heard of")
+
+        async with assembly.build_worker(named, tt.registry) as worker:
+            working = asyncio.create_task(worker.run())
+            first = await heard_of(lambda heartbeat: heartbeat.name == "jobs")
+            assert first.left_at is None
+            later = await heard_of(lambda heartbeat: heartbeat.beat_at > first.beat_at)
+            assert abs(later.started_at - first.started_at) < timedelta(seconds=5)
+            worker.stop()
+            await working
+        await heard_of(lambda heartbeat: heartbeat.left_at is not None)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Final
 
 from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
+from taketurns.brokers.postgres.heartbeats import Heartbeats
 from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.broker import Broker
 from taketurns.engine.lease import Kind
@@ -19,6 +20,7 @@ from taketurns.engine.task import PassReport
 from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
+from taketurns.storage.database import Database
 from taketurns.worker import Worker
 from taketurns.worker.metrics import MetricsServer
 from taketurns.worker.process import pass_until_told, work_until_told
@@ -32,11 +34,14 @@ NEVER_AGAIN: Final = timedelta(days=365).total_seconds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
-    """What a worker is given besides what all workers are: where it takes its turns, and what it does there."""
+    """What a worker is given besides what all workers are: where it takes its turns, and what it does there.
+
+    `told` is the database that keeps its heartbeat, when the broker does not."""
 
     broker: Broker
     budgets: PostgresBudgets
     ticking: Ticking | None = None
+    told: Database | None = None
     keep_completed: timedelta
     keep_stopped: timedelta
     duties: Sequence[Duty] = ()
@@ -46,7 +51,7 @@ class _Lane:
 async def build_worker(settings: Settings, registry: Registry, *, kind: Kind = Kind.WORKER) -> AsyncIterator[Worker]:
     """A worker for the handlers of the registry, whose connections are open in the context."""
     async with _jobs(settings) if settings.broker == "redis" else _tasks(settings) as lane:
-        yield Worker(
+        worker = Worker(
             broker=lane.broker,
             registry=registry,
             ticking=lane.ticking,
@@ -65,6 +70,25 @@ async def build_worker(settings: Settings, registry: Registry, *, kind: Kind = K
             name=settings.worker_name or "",
             kind=kind,
         )
+        if lane.told is None:
+            yield worker
+            return
+        async with _heard_of(worker, lane.told, every_seconds=settings.beat_seconds):
+            yield worker
+
+
+@asynccontextmanager
+async def _heard_of(worker: Worker, database: Database, *, every_seconds: float) -> AsyncIterator[None]:
+    """Keep the heartbeat of a worker whose broker keeps none."""
+    heartbeats = Heartbeats(
+        database, worker.holder, last_claim_at=lambda: worker.lease.last_claim_at, every_seconds=every_seconds
+    )
+    keeping = asyncio.create_task(keep(heartbeats), name=heartbeats.name)
+    try:
+        yield
+    finally:
+        await end([keeping])
+        await heartbeats.leave()
 
 
 @asynccontextmanager
@@ -86,7 +110,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
 
 @asynccontextmanager
 async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
-    """The database has the budgets and the quotas; nothing else is asked of it, and it may be away."""
+    """The database has heartbeats, budgets and quotas; nothing else is asked of it, and it may be away."""
     from taketurns.assembly import jobs  # noqa: PLC0415  not for a worker that takes its turns in PostgreSQL
 
     database = make_database(settings, name=WORKER_NAME, pool_size=1)
@@ -97,6 +121,7 @@ async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
             yield _Lane(
                 broker=broker,
                 budgets=PostgresBudgets(database),
+                told=database,
                 duties=[JobRefunds(database, broker)],
                 keep_completed=timedelta(hours=settings.keep_completed_jobs_hours),
                 keep_stopped=timedelta(days=settings.keep_stopped_jobs_days),

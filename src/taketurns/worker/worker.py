@@ -81,7 +81,7 @@ class Worker:
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
         prospects = Prospects()
-        holder = Holder(
+        self.holder = Holder(
             queues=queues,
             types=tuple(registry),
             concurrency=concurrency,
@@ -90,7 +90,7 @@ class Worker:
             comes_again=comes_again,
         )
         self._description = {
-            "name": holder.full_name,
+            "name": self.holder.full_name,
             "queues": list(queues),
             "concurrency": concurrency,
             "types": registry.names,
@@ -98,7 +98,7 @@ class Worker:
         self.executor = Executor(registry, threads=concurrency, budgets=budgets)
         self.lease = Lease(
             broker,
-            holder=holder,
+            holder=self.holder,
             beat_seconds=beat_seconds,
             stale_after_seconds=stale_after_seconds,
             on_taken=prospects.work_may_wait,

@@ -1,14 +1,9 @@
-"""Leases in PostgreSQL: rows of `workers`, each beaten on a connection of its own, with the heartbeat of its name.
-
-A heartbeat stays when its lease goes, so that it can be told who is late. Rows of workers that are not heard of for 7
-days, and of passes for 90, are pruned."""
+"""Leases in PostgreSQL: rows of `workers`, each beaten on a connection of its own, with the heartbeat of its name."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from importlib import metadata
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
+from taketurns.brokers.postgres import heartbeats
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.lease import Beat, Holder, Kind
 from taketurns.engine.registry import TaskType
@@ -79,18 +75,14 @@ class PostgresLease:
     def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:
         now = func.clock_timestamp()
         row = {
-            "id": worker_id,
+            **heartbeats.description(worker_id, holder),
             "name": holder.full_name,
-            "host": socket.gethostname(),
-            "version": metadata.version("taketurns"),
-            "queues": list(holder.queues),
             "types": sorted(type.name for type in holder.types),
-            "concurrency": holder.concurrency,
         }
         try:
             with self._connection.transaction():
                 self._execute(insert(Worker).values(**row, started_at=now, beat_at=now))
-                self._execute(_first_heartbeat(row, holder))
+                self._execute(heartbeats.first(worker_id, holder))
                 if former is not None:
                     self._execute(delete(Worker).where(Worker.id == former))
                 if holder.types:
@@ -187,30 +179,17 @@ def _beat_statement(worker_id: UUID, seconds_since_claim: float | None) -> Execu
     return (
         update(Worker)
         .where(Worker.id == worker_id)
-        .values({"beat": Worker.beat + 1, **_news(seconds_since_claim)})
+        .values({"beat": Worker.beat + 1, **heartbeats.news(seconds_since_claim)})
         .returning(func.clock_timestamp())
         .add_cte(_heartbeat(worker_id, seconds_since_claim, {"left_at": None}))
     )
 
 
-def _first_heartbeat(lease: Mapping[str, Any], holder: Holder) -> Executable:
-    now = func.clock_timestamp()
-    told = {
-        **{name: lease[name] for name in ("id", "host", "version", "queues", "concurrency")},
-        "kind": holder.kind.value,
-        "comes_again": holder.comes_again,
-        "types": len(holder.types),
-        "started_at": now,
-        "beat_at": now,
-        "left_at": None,
-    }
-    statement = postgresql.insert(Heartbeat).values(name=holder.full_name, **told)
-    return statement.on_conflict_do_update(index_elements=["name"], set_=told)
-
-
 def _heartbeat(worker_id: UUID, seconds_since_claim: float | None, changes: Mapping[str, object]) -> CTE:
     name = select(Worker.name).where(Worker.id == worker_id).scalar_subquery()
-    statement = update(Heartbeat).where(Heartbeat.name == name).values({**_news(seconds_since_claim), **changes})
+    statement = (
+        update(Heartbeat).where(Heartbeat.name == name).values({**heartbeats.news(seconds_since_claim), **changes})
+    )
     return statement.returning(Heartbeat.name).cte("heartbeat")
 
 
@@ -219,14 +198,6 @@ def _left_at(worker_id: UUID) -> Case[Any]:
     others = select(Worker.id).where(Worker.name == Heartbeat.name, Worker.id != worker_id).exists()
     is_gone = and_(~others, or_(Heartbeat.kind == Kind.WORKER.value, ~Heartbeat.comes_again))
     return case((is_gone, func.clock_timestamp()))
-
-
-def _news(seconds_since_claim: float | None) -> dict[str, object]:
-    news: dict[str, object] = {"beat_at": func.clock_timestamp()}
-    if seconds_since_claim is not None:
-        ago = func.make_interval(0, 0, 0, 0, 0, 0, seconds_since_claim)
-        news["last_claim_at"] = func.clock_timestamp() - ago
-    return news
 
 
 def _unavailable(error: Exception) -> Unavailable:
