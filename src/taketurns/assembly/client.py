@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from typing import Self
 from uuid import UUID
 
 from taketurns.assembly import background
 from taketurns.assembly.brokers import close, make_broker, make_ticking
+from taketurns.assembly.inline import Inline
 from taketurns.assembly.schedule import Declared
 from taketurns.assembly.state import TaskState
 from taketurns.brokers.postgres import PostgresBroker
@@ -17,7 +19,7 @@ from taketurns.brokers.postgres.transaction import enqueue_in, is_async, is_sync
 from taketurns.companies import directory
 from taketurns.companies.quotas import Tally
 from taketurns.engine.broker import Broker
-from taketurns.engine.errors import InvalidOption, UnknownCompany
+from taketurns.engine.errors import InvalidOption, TaketurnsError, UnknownCompany
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Enqueued, NewTask, PassReport, Status
 from taketurns.history import tasks as history
@@ -58,6 +60,10 @@ class Client:
             at=self.now(),
         )
 
+    def run_sync(self, company: str, task: NewTask, registry: Registry) -> TaskState:
+        """Like `run`, for code that cannot await."""
+        return background.run(self.run(company, task, registry))
+
     def submit_sync(self, company: str, tasks: Sequence[NewTask], *, transaction: object = None) -> list[Enqueued]:
         """Like `submit`, for code that cannot await."""
         if is_async(transaction):
@@ -92,6 +98,17 @@ class Client:
         ]
         async with self.broker() as broker:
             await apply(broker.database, told, types=types, at=self.now())
+
+    async def run(self, company: str, task: NewTask, registry: Registry) -> TaskState:
+        """Create a task and do it here; how it stands then."""
+        if directory.reference(company) is None:
+            raise UnknownCompany(company)
+        async with self.inline() as (broker, inline):
+            made = await inline.run(registry, company, task, now=self.now)
+            record = await history.find(broker.database, made.company_id, made.task_id)
+        if record is None:
+            raise TaketurnsError("the idempotency key made a task that is forgotten by now: use a new key")
+        return TaskState.of(record)
 
     async def cancel(self, company: str, task_id: UUID) -> Status | None:
         if directory.reference(company) is None:
@@ -134,12 +151,22 @@ class Client:
     @asynccontextmanager
     async def broker(self) -> AsyncIterator[PostgresBroker]:
         """The broker of the running event loop."""
+        yield (await self._line()).broker
+
+    @asynccontextmanager
+    async def inline(self) -> AsyncIterator[tuple[PostgresBroker, Inline]]:
+        """The broker of the running event loop, and what runs tasks in it."""
+        line = await self._line()
+        yield line.broker, line.inline
+
+    async def _line(self) -> Line:
         loop = asyncio.get_running_loop()
         if loop not in self._lines:
             for ended in [known for known in self._lines if known.is_closed()]:
                 del self._lines[ended]
-            self._lines[loop] = Line(make_broker(self.settings, name="taketurns-client"))
-        yield await self._lines[loop].opened()
+            broker = make_broker(self.settings, name="taketurns-client")
+            self._lines[loop] = Line(broker, Inline(broker, self.settings))
+        return await self._lines[loop].opened()
 
     def now(self) -> datetime | None:
         """The moment that stands in for the database's clock, if any does."""
@@ -163,26 +190,28 @@ class Line:
     cancelled alone; they take no notice of that, and the program would never end.
     """
 
-    def __init__(self, broker: PostgresBroker) -> None:
-        self._broker = broker
+    def __init__(self, broker: PostgresBroker, inline: Inline) -> None:
+        self.broker = broker
+        self.inline = inline
         self._is_open = asyncio.Event()
         self._keeping = asyncio.create_task(self._keep(), name="taketurns-client")
 
-    async def opened(self) -> PostgresBroker:
+    async def opened(self) -> Self:
         await self._is_open.wait()
-        return self._broker
+        return self
 
     async def close(self) -> None:
         self._keeping.cancel()
         await asyncio.gather(self._keeping, return_exceptions=True)
 
     async def _keep(self) -> None:
-        await self._broker.database.open()
+        await self.broker.database.open()
         self._is_open.set()
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            await close(self._broker)
+            await self.inline.close()
+            await close(self.broker)
             raise
 
 

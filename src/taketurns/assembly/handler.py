@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import orm
 
     from taketurns.assembly.application import Taketurns
+    from taketurns.assembly.state import TaskState
 
     Session = (
         orm.Session
@@ -157,6 +158,25 @@ class Handler(Generic[Call, Payload, Result]):
         (task,) = self._application.client.submit_sync(str(company), tasks, transaction=transaction)
         return _told(task)
 
+    async def run(self, company: str | UUID, *args: Payload.args, **arguments: Payload.kwargs) -> TaskState:
+        """Run a task of `company` here and now, and answer how it ended; it is recorded as any other.
+
+        The handler is run as a worker would run it, once: it is validated and timed, and what it raises is the
+        record's `error`. So look at the `status`, or ask for `returned()`, which raises NotCompleted for all that did
+        not complete. With an idempotency key that was used before nothing is run, and the answer is the earlier task.
+        Raises InvalidPayload and InvalidOption before anything is stored, UnknownCompany, IdempotencyConflict and
+        Unavailable.
+        """
+        return await self._application.client.run(
+            str(company), self._inline_task(args, arguments), self._application.registry
+        )
+
+    def run_sync(self, company: str | UUID, *args: Payload.args, **arguments: Payload.kwargs) -> TaskState:
+        """Like `run`, for code that cannot await; the handler runs in another thread than the caller's."""
+        return self._application.client.run_sync(
+            str(company), self._inline_task(args, arguments), self._application.registry
+        )
+
     async def enqueue_many(
         self,
         company: str | UUID,
@@ -195,6 +215,14 @@ class Handler(Generic[Call, Payload, Result]):
             if getattr(self._options, name) is not None:
                 raise InvalidOption(name, "is one task's: the tasks of a schedule run at its ticks")
         return self._new_task(arguments, None)
+
+    def _inline_task(self, positional: tuple[object, ...], arguments: Mapping[str, Any]) -> NewTask:
+        if positional:
+            raise TypeError("the arguments of a handler are given by name: run(company=…, invoice_id=7)")
+        for name, field in (("run_after", "run_after"), ("delay", "delay_seconds")):
+            if getattr(self._options, field) is not None:
+                raise InvalidOption(name, "cannot be combined with run, which is now: enqueue it instead")
+        return self._new_task(arguments, self._options.idempotency_key)
 
     def _new_tasks(
         self, payloads: Iterable[Mapping[str, Any]], idempotency_keys: Sequence[str | None] | None

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic_core import from_json
 
+from taketurns.engine.errors import NotCompleted
 from taketurns.engine.task import Status
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ class TaskState:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+
+    def returned(self) -> Any:
+        """What the handler returned, as JSON has it. Raises NotCompleted unless the task has completed."""
+        if self.status is not Status.COMPLETED:
+            raise NotCompleted(self.id, self.status, self.error)
+        return self.result
 
     @classmethod
     def of(cls, record: TaskRecord) -> Self:

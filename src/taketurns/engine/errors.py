@@ -7,6 +7,7 @@ TaketurnsError
 ├── InvalidOption           an option of a task or a schedule is out of its bounds
 ├── IdempotencyConflict     the key was used before, for another request
 ├── QuotaExceeded           the company may submit no more tasks in this period
+├── NotCompleted            the result of a task was asked for, and the task has not completed
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
 │   └── QuotaBusy           a transaction of somebody else keeps the company's quotas
 ├── InvalidData             that server refuses a value, or holds one that cannot be read
@@ -24,8 +25,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from taketurns.engine.quota import Allowance, exceeded
+from taketurns.engine.task import Status
 
 
 class TaketurnsError(Exception):
@@ -97,6 +100,16 @@ class QuotaExceeded(TaketurnsError):
         self.period = last.period
         self.resets_at = last.ends_at
         self.retry_after = last.seconds_left
+
+
+class NotCompleted(TaketurnsError):
+    """The result of a task was asked for, and the task has not completed."""
+
+    def __init__(self, task_id: UUID, status: Status, error: str | None) -> None:
+        super().__init__(f"task {task_id} is {status}" + (f": {error}" if error else ""))
+        self.task_id = task_id
+        self.status = status
+        self.error = error
 
 
 class Unavailable(TaketurnsError):

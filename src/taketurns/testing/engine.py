@@ -20,6 +20,7 @@ from taketurns.assembly.application import StandIn, Taketurns, standing_in
 from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.assembly.client import Client
 from taketurns.assembly.handler import Handler
+from taketurns.assembly.inline import Inline
 from taketurns.assembly.schedule import Declared
 from taketurns.assembly.state import TaskState
 from taketurns.brokers.postgres import PostgresBroker
@@ -187,6 +188,11 @@ class ClockedClient(Client):
     def by_the_clock(self, broker: PostgresBroker) -> Broker:
         return cast(Broker, ClockedBroker(broker, now=self._now))
 
+    async def run(self, company: str, task: NewTask, registry: Registry) -> TaskState:
+        if directory.is_slug(company):
+            self._make_company(company)
+        return await super().run(company, task, registry)
+
     def _make_company(self, slug: str) -> None:
         """Not awaited, for a sync transaction cannot be."""
         values = {"id": new_id(), "slug": slug, "name": slug}
@@ -204,6 +210,15 @@ class ClockedClient(Client):
             yield broker
         finally:
             await close(broker)
+
+    @asynccontextmanager
+    async def inline(self) -> AsyncIterator[tuple[PostgresBroker, Inline]]:
+        async with self.broker() as broker:
+            inline = Inline(broker, self.settings)
+            try:
+                yield broker, inline
+            finally:
+                await inline.close()
 
 
 class ClockedBroker:

@@ -62,6 +62,15 @@ class PostgresBroker:
         self.notifier.announce(tasks[task.position].queue for task in enqueued if task.status is Status.PENDING)
         return enqueued
 
+    async def begin(
+        self, company: str, task: NewTask, worker_id: UUID, *, at: datetime | None = None
+    ) -> tuple[Enqueued, ClaimedTask | None]:
+        """Enqueue a task that is in this worker's hand from the first; see brokers/inline.py."""
+        token = self._make_token()
+        async with self.database.connection() as connection:
+            (made,) = await self.enqueue_on(connection, company, [task], at=at, held_by=(worker_id, token))
+        return made, None if made.created_at is None else _begun(task, made, made.created_at, token)
+
     async def enqueue_on(
         self,
         connection: AsyncConnection[Any],
@@ -71,8 +80,12 @@ class PostgresBroker:
         request_id: str | None = None,
         traceparent: str | None = None,
         at: datetime | None = None,
+        held_by: tuple[UUID, UUID] | None = None,
     ) -> list[Enqueued]:
-        """Enqueue on a connection of the caller's, in its transaction; no wake-up is sent."""
+        """Enqueue on a connection of the caller's, in its transaction; no wake-up is sent.
+
+        `held_by`, a worker's id and a claim's token, says in whose hand the tasks are from the first.
+        """
         try:
             rows = await call(
                 connection,
@@ -86,6 +99,7 @@ class PostgresBroker:
                     traceparent=traceparent,
                     at=at,
                 ),
+                *((None, *held_by) if held_by is not None else ()),
             )
         except psycopg.errors.NoDataFound as error:
             raise UnknownCompany(company) from error
@@ -204,6 +218,29 @@ class PostgresBroker:
         channel = wakeups.moves_channel(self.database.schema)
         async with wakeups.listen(self._listen_url, channel=channel) as notices:
             yield (frozenset(map(UUID, ids)) async for ids in notices)
+
+
+def _begun(task: NewTask, made: Enqueued, moment: datetime, token: UUID) -> ClaimedTask:
+    """A new task as the one attempt at it has it."""
+    return ClaimedTask(
+        company_id=made.company_id,
+        task_id=made.task_id,
+        type=task.type,
+        queue=task.queue,
+        priority=task.priority,
+        run_after=moment,
+        retry_count=0,
+        rescue_count=0,
+        event_number=2,
+        claimed_at=moment,
+        payload=task.payload,
+        max_retries=0,
+        timeout_seconds=task.timeout_seconds,
+        request_id=None,
+        created_at=moment,
+        traceparent=None,
+        claim_token=token,
+    )
 
 
 def enqueue_arguments(

@@ -118,7 +118,8 @@ begin
     from (
         select p.company_id, count(*)::integer as hands, min(p.claimed_at) as oldest_claim
         from (
-            select p.company_id, p.claimed_at from processing_tasks p where p.claimed_at >= oldest_claim
+            select p.company_id, p.claimed_at from processing_tasks p
+            where p.claimed_at >= oldest_claim and p.queue <> '!inline'
             order by p.claimed_at offset 0
         ) p
         group by p.company_id

@@ -8,6 +8,8 @@
 -- `of_company` is an id or a slug. One array element a task; null where a task has no such value, `keys` in a batch
 -- without keys may be null as a whole. Raises no_data_found when there is no such company.
 -- With quotas there is a row number 0: `reserved`, or, alone in its meaning, `refused` or `busy`: nothing was stored.
+-- With a worker and a token the tasks are done where they are asked for: they are `processing` at once, in a line that
+-- nobody serves (`!inline`), and are nobody's turn.
 
 create or replace function enqueue(
     of_company text,
@@ -26,7 +28,9 @@ create or replace function enqueue(
     of_request text default null,
     at timestamptz default null,
     of_trace text default null,
-    of_schedule uuid default null
+    of_schedule uuid default null,
+    for_worker uuid default null,
+    with_token uuid default null
 ) returns table (
     number integer,
     outcome text,
@@ -123,26 +127,35 @@ begin
     ), scheduled as (
         insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
         select owner, i.task_id, i.queue, i.run_after, i.priority, i.type from item i where i.run_after > moment
+    ), processing as (
+        insert into processing_tasks (company_id, task_id, queue, priority, run_after, type, event_number, worker_id,
+            claim_token, claimed_at)
+        select owner, i.task_id, '!inline', i.priority, i.run_after, i.type, 2, for_worker, with_token, moment
+        from item i where with_token is not null
     ), pending as (
         insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
-        select i.queue, owner, i.priority, i.run_after, i.task_id, i.type from item i where i.run_after <= moment
+        select i.queue, owner, i.priority, i.run_after, i.task_id, i.type
+        from item i where i.run_after <= moment and with_token is null
     )
     select i.number, 'created', owner, i.task_id,
-        case when i.run_after > moment then 'scheduled' else 'pending' end, i.run_after, moment,
-        null
+        case when with_token is not null then 'processing' when i.run_after > moment then 'scheduled' else 'pending' end,
+        i.run_after, moment, null
     from item i
     union all
     select e.key::integer, 'replayed', owner, (e.value ->> 'task')::uuid, null, null, null, null
     from jsonb_each(earlier) e
     order by 1;
 
-    perform join_rotation(owner, queues);
+    if with_token is null then
+        perform join_rotation(owner, queues);
+    end if;
 
     if is_charged then
         select * into reservation from reserve(owner, wanted, moment);
         if reservation.outcome <> 'reserved' then
             delete from pending_tasks p where p.company_id = owner and p.task_id = any (task_ids);
             delete from scheduled_tasks s where s.company_id = owner and s.task_id = any (task_ids);
+            delete from processing_tasks p where p.company_id = owner and p.task_id = any (task_ids);
             delete from tasks t where t.company_id = owner and t.id = any (task_ids);
             delete from idempotency_keys k using unnest(task_ids) as n(task_id)
             where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;

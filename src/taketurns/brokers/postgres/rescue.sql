@@ -1,6 +1,7 @@
 -- Take back the tasks of a worker that is gone: pending again, or failed once they were rescued `max_rescues` times.
 -- One of them may be what kills workers. So from the second loss on they come back apart from each other, after a
 -- random time that grows, and those that are innocent end before they meet the culprit again.
+-- What was run inline fails at once: who asked for it is gone, and it never had a place in a line.
 -- Safe because the worker's lease is locked and must still stand at the beat that the rescuer watched (null: the
 -- lease's row must be missing). Removing the lease tells a worker that comes back that its work is not its own.
 -- Tasks are locked in the order in which reports of them would be.
@@ -31,27 +32,29 @@ begin
     end if;
 
     perform join_rotation(p.company_id, array_agg(distinct p.queue))
-    from processing_tasks p where p.worker_id = from_worker
+    from processing_tasks p where p.worker_id = from_worker and p.queue <> '!inline'
     group by p.company_id order by p.company_id;
 
     perform from processing_tasks p where p.worker_id = from_worker order by p.company_id, p.task_id for update;
 
     return query
     with lost as (
-        delete from processing_tasks p where p.worker_id = from_worker returning p.*
+        delete from processing_tasks p where p.worker_id = from_worker
+        returning p.*, p.queue = '!inline' as was_inline, p.rescue_count >= max_rescues or p.queue = '!inline' as fails
     ), apart as materialized (
         select l.company_id, l.task_id,
             moment + make_interval(secs => random() * 5 * 2 ^ least(l.rescue_count, 10)) as run_after
-        from lost l where l.rescue_count < max_rescues and l.rescue_count > 0
+        from lost l where not l.fails and l.rescue_count > 0
     ), finished as (
         update tasks t
         set finished_at = moment, started_at = l.claimed_at, stopped_as = 'failed', retry_count = l.retry_count,
-            event_number = l.event_number + 1, worker_id = l.worker_id, error = rescue_error(max_rescues),
-            reserved_at = null
+            event_number = l.event_number + 1, worker_id = l.worker_id, reserved_at = null,
+            error = case when l.was_inline then 'caller lost: the process that ran this task was lost'
+                else rescue_error(max_rescues) end
         from (
             select l.*, x.reserved_at
             from lost l join tasks x on x.company_id = l.company_id and x.id = l.task_id
-            where l.rescue_count >= max_rescues
+            where l.fails
         ) l
         where t.company_id = l.company_id and t.id = l.task_id
         returning l.company_id, l.reserved_at
@@ -65,13 +68,13 @@ begin
         select l.company_id, l.task_id, l.event_number + 1, 'rescued', moment, l.claimed_at, s.run_after, l.worker_id,
             'the worker was lost'
         from lost l left join apart s on s.company_id = l.company_id and s.task_id = l.task_id
-        where l.rescue_count < max_rescues
+        where not l.fails
     ), waiting as (
         insert into pending_tasks (queue, company_id, priority, run_after, task_id, type, retry_count, rescue_count,
             event_number)
         select l.queue, l.company_id, l.priority, l.run_after, l.task_id, l.type, l.retry_count, l.rescue_count + 1,
             l.event_number + 1
-        from lost l where l.rescue_count < max_rescues and l.rescue_count = 0
+        from lost l where not l.fails and l.rescue_count = 0
     ), scheduled as (
         insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type, retry_count, rescue_count,
             event_number)
@@ -79,7 +82,7 @@ begin
             l.event_number + 1
         from lost l join apart s on s.company_id = l.company_id and s.task_id = l.task_id
     )
-    select l.company_id, l.task_id, l.type, l.queue, l.rescue_count >= max_rescues
+    select l.company_id, l.task_id, l.type, l.queue, l.fails
     from (select tell_moves(array_agg(l.company_id), array_agg(l.task_id)) from lost l) told, lost l;
 end
 $$;
