@@ -28,7 +28,8 @@ from taketurns.settings import Settings
 from taketurns.storage.ids import new_id
 from tests.valkeys import Valkeys
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
+BYE = 'event: bye\ndata: {"reason":"the process ends"}\n\n'
 
 
 @pytest.fixture
@@ -357,6 +358,43 @@ async def test_uvicorn_serves_the_application_of_the_environment(settings: Setti
         output, _ = await asyncio.to_thread(server.communicate, timeout=PATIENCE_SECONDS)
         assert server.returncode in {0, -signal.SIGTERM}, output
         assert "Application shutdown complete" in output
+
+
+async def test_an_api_that_is_to_end_lets_go_who_waits_and_who_watches(  # fault 170
+    settings: Settings, tmp_path: Path, valkey: Valkeys
+) -> None:
+    (tmp_path / "shop.py").write_text(textwrap.dedent(SHOP))
+    socket = tmp_path / "api.sock"
+    command = ["-m", "uvicorn", "taketurns.main:app", "--uds", str(socket)]
+    environment = {"TAKETURNS_APP": "shop:tt", "TAKETURNS_REDIS_URL": valkey().url}
+    with process(*command, settings=settings, cwd=tmp_path, **environment) as server:
+        transport = httpx2.AsyncHTTPTransport(uds=str(socket))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://api", timeout=PATIENCE_SECONDS) as client:
+            await answering(client, server)
+            order = {"type": "order", "payload": {"number": 1}}
+            waiting = [
+                asyncio.create_task(client.post("/companies/acme/tasks", json=order, headers={"Prefer": "wait=60"}))
+                for _ in range(5)
+            ]
+            made = await client.post("/companies/acme/jobs", json=order)
+            streams = [asyncio.create_task(client.get(f"{made.headers['location']}/events")) for _ in range(20)]
+            await until_waiting(client, len(waiting) + len(streams))
+            server.send_signal(signal.SIGTERM)
+            answers = await asyncio.gather(*waiting)
+            assert {(await stream).text[-len(BYE) :] for stream in streams} == {BYE}
+            assert {(answer.status_code, answer.json()["status"]) for answer in answers} == {(201, "pending")}
+            assert not any("preference-applied" in answer.headers for answer in answers)
+        output, _ = await asyncio.to_thread(server.communicate, timeout=PATIENCE_SECONDS)
+        assert "Application shutdown complete" in output
+
+
+async def until_waiting(client: httpx2.AsyncClient, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if f"requests_waiting {count}.0" in (await client.get("/metrics")).text:
+            return
+        await asyncio.sleep(0.05)
+    raise TimeoutError("the requests do not wait")
 
 
 async def answering(client: httpx2.AsyncClient, server: subprocess.Popen[Any]) -> None:

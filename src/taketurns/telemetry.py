@@ -80,6 +80,8 @@ class Event(StrEnum):
     REQUEST_ANSWERED = "request answered"
     REQUEST_FAILED = "request failed"
     DATABASE_UNAVAILABLE = "database unavailable"
+    COMPANY_NOT_TOLD = "the jobs' broker could not be told of a company's change"
+    CHANGES_LOST = "changes of tasks cannot be heard, will be tried again"
     FIGURES_UNAVAILABLE = "queue figures could not be read"
 
 
@@ -131,6 +133,8 @@ HTTP_REQUEST_SECONDS = Histogram(
     ["method", "route"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+REQUESTS_WAITING = Gauge("requests_waiting", "Requests that wait for a task or a job to move, streams among them.")
+STREAMS_OPEN = Gauge("streams_open", "Streams of events that are open.")
 HTTP_REQUESTS_IN_PROGRESS = Gauge("http_requests_in_progress", "Requests that are being answered.")
 
 

@@ -54,8 +54,8 @@ async def process_nothing(*, limit: int | None) -> PassReport:
 
 
 @pytest.fixture
-def app(database: Database, broker: PostgresBroker, registry: Registry) -> FastAPI:
-    return create_api(
+async def app(database: Database, broker: PostgresBroker, registry: Registry) -> AsyncIterator[FastAPI]:
+    app = create_api(
         database=database,
         broker=broker,
         registry=registry,
@@ -63,6 +63,8 @@ def app(database: Database, broker: PostgresBroker, registry: Registry) -> FastA
         version="0.1.0",
         cursor_secret=b"secret",
     )
+    yield app
+    await app.state.parts.waiting.close()
 
 
 @pytest.fixture

@@ -42,17 +42,20 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
     operations = [operation for path in (await document(client))["paths"].values() for operation in path.values()]
     assert sorted(operation["operationId"] for operation in operations) == sorted(
         [
+            "cancelJob",
             "cancelTask",
             "changeCompany",
             "changeSchedule",
             "createBatch",
             "createCompany",
+            "createJob",
             "createSchedule",
             "createTask",
             "deleteCompany",
             "deleteSchedule",
             "getCompany",
             "getHealth",
+            "getJob",
             "getLimits",
             "getMetrics",
             "getReady",
@@ -66,7 +69,9 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "listTasks",
             "listWorkers",
             "processTasks",
+            "retryJob",
             "retryTask",
+            "watchJob",
         ]
     )
     assert all(operation["description"] for operation in operations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,14 +20,17 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from taketurns.api import create_api
+from taketurns.api import create_api, streams
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.brokers.redis import RedisBroker
+from taketurns.brokers.redis.server import Server
 from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database
 from tests.api.conftest import anything, process_nothing, send_email
 from tests.api.servers import served
 from tests.api.test_documentation import SNAPSHOT
 from tests.servers import DatabaseServer
+from tests.valkeys import forget
 
 OPERATIONS = [
     operation["operationId"]
@@ -35,10 +39,14 @@ OPERATIONS = [
 ]
 
 
-async def serve(database_url: str, started: Queue[tuple[str, str, asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
-    """The API on a loop of its own, with a company and a task, until told to stop."""
+Started = Queue[tuple[str, dict[str, str], asyncio.AbstractEventLoop, asyncio.Event]]
+
+
+async def serve(database_url: str, redis_url: str, cell: str, started: Started) -> None:
+    """The API on a loop of its own, with a company, a task and a job, until told to stop."""
     database = Database(database_url, pool_size=4)
     broker = PostgresBroker(database)
+    server = Server(redis_url, cell=cell)
     registry = Registry()
     registry.add(send_email, queue="mail")
     registry.add(anything)
@@ -46,6 +54,7 @@ async def serve(database_url: str, started: Queue[tuple[str, str, asyncio.Abstra
         database=database,
         broker=broker,
         registry=registry,
+        job_broker=RedisBroker(server),
         process_pass=process_nothing,
         version="0.1.0",
         cursor_secret=b"secret",
@@ -54,36 +63,48 @@ async def serve(database_url: str, started: Queue[tuple[str, str, asyncio.Abstra
     await database.open()
     async with served(app) as address, AsyncClient(base_url=address) as client:
         await client.post("/companies", json={"name": "Acme", "slug": "acme"})
-        made = await client.post("/companies/acme/tasks", json={"type": "anything"})
-        started.put((address, made.json()["id"], asyncio.get_running_loop(), stop))
+        task = await client.post("/companies/acme/tasks", json={"type": "anything"})
+        job = await client.post("/companies/acme/jobs", json={"type": "anything"})
+        known = {"companyId": "acme", "taskId": task.json()["id"], "jobId": job.json()["jobId"]}
+        started.put((address, known, asyncio.get_running_loop(), stop))
         await stop.wait()
+    await server.close()
     await broker.notifier.flush()
     await database.close()
 
 
 @contextmanager
-def serving(database_url: str) -> Iterator[tuple[str, str]]:
-    started: Queue[tuple[str, str, asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
-    thread = Thread(target=lambda: asyncio.run(serve(database_url, started)))
+def serving(database_url: str, redis_url: str) -> Iterator[tuple[str, dict[str, str]]]:
+    started = Started()
+    cell = f"test_{uuid.uuid4().hex[:12]}"
+    thread = Thread(target=lambda: asyncio.run(serve(database_url, redis_url, cell, started)))
     thread.start()
-    address, task_id, loop, stop = started.get(timeout=20)
+    address, known, loop, stop = started.get(timeout=20)
     try:
-        yield address, task_id
+        yield address, known
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
+        forget(redis_url, cell)
 
 
 @pytest.fixture(scope="module")
-def schema(postgres_server: DatabaseServer, template_database: str) -> Iterator[OpenApiSchema]:
-    """The document of a real API; most of the paths made from it name the company and the task that are there."""
-    with postgres_server.database(template=template_database) as url, serving(url) as (address, task_id):
+def schema(postgres_server: DatabaseServer, template_database: str, valkey_url: str) -> Iterator[OpenApiSchema]:
+    """The document of a real API; most of the paths made from it name the company, the task and the job that are there.
+
+    A stream of the job's events is soon an old one.
+    """
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        postgres_server.database(template=template_database) as url,
+        serving(url, valkey_url) as (address, known),
+    ):
+        patch.setattr(streams, "AGE_SECONDS", 0.1)
         schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
         assert isinstance(schema, OpenApiSchema)
 
         @schema.hook
         def map_path_parameters(context: object, path_parameters: dict[str, object] | None) -> dict[str, object]:
-            known = {"companyId": "acme", "taskId": task_id}
             return {
                 name: known[name] if zlib.crc32(repr(value).encode()) % 4 else value
                 for name, value in (path_parameters or {}).items()

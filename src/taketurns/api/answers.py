@@ -16,9 +16,10 @@ from typing_extensions import TypedDict
 
 from taketurns.companies.directory import Company
 from taketurns.companies.quotas import Usage
+from taketurns.engine.job import Job, JobEvent
 from taketurns.engine.quota import Period
 from taketurns.engine.task import PassReport, Status
-from taketurns.history.events import Event
+from taketurns.history.events import Event, status_after
 from taketurns.history.heartbeats import Heartbeat
 from taketurns.history.tasks import TaskRecord
 from taketurns.schedules.timetable import Schedule
@@ -54,6 +55,29 @@ class TaskBody(TypedDict):
     requestId: Annotated[str | None, Field(description="The X-Request-Id of the request that created it.")]
     traceparent: Annotated[str | None, Field(description="The W3C trace context of the request that created it.")]
     scheduleId: Annotated[MaybeId, Field(description="The schedule that made it.")]
+
+
+class JobBody(TypedDict):
+    """A job as it stands."""
+
+    jobId: Id
+    companyId: Id
+    type: str
+    payload: JsonObject
+    status: Status
+    queue: str
+    priority: int
+    runAfter: Time
+    maxRetries: int
+    timeoutSeconds: float | None
+    retryCount: Annotated[int, Field(description="Failed attempts that were made again.")]
+    createdAt: Time
+    startedAt: Annotated[MaybeTime, Field(description="When the current or last attempt was claimed.")]
+    finishedAt: MaybeTime
+    expiresAt: Annotated[MaybeTime, Field(description="When the job is forgotten, once it has ended.")]
+    result: Annotated[Json, Field(description="What the handler returned, once completed.")]
+    error: Annotated[str | None, Field(description="Why it failed, once failed.")]
+    requestId: Annotated[str | None, Field(description="The X-Request-Id of the request that created it.")]
 
 
 class TaskPage(TypedDict):
@@ -93,6 +117,17 @@ class EventBody(TypedDict):
     at: Time
     runAfter: MaybeTime
     workerId: MaybeId
+    error: str | None
+
+
+class JobEventBody(TypedDict):
+    """One move of a job."""
+
+    number: int
+    kind: str
+    status: Status
+    at: Time
+    runAfter: MaybeTime
     error: str | None
 
 
@@ -316,6 +351,40 @@ def task(record: TaskRecord) -> TaskBody:
         requestId=record.request_id,
         traceparent=record.traceparent,
         scheduleId=record.schedule_id,
+    )
+
+
+def job(told: Job) -> JobBody:
+    return JobBody(
+        jobId=told.id,
+        companyId=told.company_id,
+        type=told.type,
+        payload=orjson.Fragment(told.payload),
+        status=told.status,
+        queue=told.queue,
+        priority=told.priority,
+        runAfter=moment(told.run_after),
+        maxRetries=told.max_retries,
+        timeoutSeconds=told.timeout_seconds,
+        retryCount=told.retry_count,
+        createdAt=moment(told.created_at),
+        startedAt=maybe_moment(told.started_at),
+        finishedAt=maybe_moment(told.finished_at),
+        expiresAt=maybe_moment(told.expires_at),
+        result=None if told.result is None else orjson.Fragment(told.result),
+        error=told.error,
+        requestId=told.request_id,
+    )
+
+
+def job_event(told: JobEvent) -> JobEventBody:
+    return JobEventBody(
+        number=told.number,
+        kind=told.kind,
+        status=status_after(told.kind, at=told.at, run_after=told.run_after),
+        at=moment(told.at),
+        runAfter=maybe_moment(told.run_after),
+        error=told.error,
     )
 
 

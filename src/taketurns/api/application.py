@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
@@ -20,6 +22,8 @@ from taketurns.api import (
     companies,
     documentation,
     headers,
+    jobs,
+    leaving,
     openapi,
     operations,
     problems,
@@ -29,10 +33,11 @@ from taketurns.api import (
 from taketurns.api.cursors import Cursors
 from taketurns.api.exchange import Exchange
 from taketurns.api.figures import QueueFigures
-from taketurns.api.parts import Parts, ProcessPass
+from taketurns.api.parts import Jobs, Parts, ProcessPass
 from taketurns.api.paths import company_not_found
 from taketurns.api.problems import FieldError, Problem
 from taketurns.api.task_types import TaskTypes
+from taketurns.api.waiting import Waiting
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import QuotaBusy, QuotaExceeded, Unavailable, UnknownCompany
 from taketurns.engine.job import JobBroker
@@ -57,8 +62,24 @@ def create_api(
     `process_pass(limit=…)` runs one pass of processing; without it there is no POST /workers/process. Processes that
     share a `cursor_secret` read each other's cursors.
     """
+    waiting = Waiting(broker)
+    interactive = None if job_broker is None else Jobs(job_broker, Waiting(job_broker))
+    all_waiting = [waiting] if interactive is None else [waiting, interactive.waiting]
+
+    def leave() -> None:
+        for some in all_waiting:
+            some.leave()
+
+    @asynccontextmanager
+    async def living(app: FastAPI) -> AsyncIterator[None]:
+        async with lifespan(app) if lifespan is not None else nullcontext():
+            with leaving.noticed(leave):
+                yield
+            for some in all_waiting:
+                await some.close()
+
     app = FastAPI(
-        lifespan=lifespan,
+        lifespan=living,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -70,9 +91,10 @@ def create_api(
     app.state.parts = Parts(
         database=database,
         broker=broker,
-        job_broker=job_broker,
+        jobs=interactive,
         task_types=TaskTypes(database, registry),
         figures=QueueFigures(database),
+        waiting=waiting,
         cursors=Cursors(cursor_secret),
         process_pass=process_pass,
         version=version,
@@ -86,7 +108,7 @@ def create_api(
 
 def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
     """The most used routes first: they are tried in this order."""
-    routers = [tasks.router, companies.router, schedules.router, operations.router]
+    routers = [tasks.router, jobs.router, companies.router, schedules.router, operations.router]
     return routers if process_pass is None else [*routers, operations.processing]
 
 

@@ -97,9 +97,12 @@ async def change_company(request: Request) -> Response:
     changes = body.model_dump(exclude_unset=True, exclude={"quotas"})
     if body.quotas is not None:
         changes["quotas"] = body.quotas.told()
-    company = await directory.change(parts(request).database, reference, changes)
+    given = parts(request)
+    company = await directory.change(given.database, reference, changes)
     if company is None:
         raise paths.company_not_found()
+    if given.jobs is not None:
+        await given.jobs.follow_change(company)
     return answers.send(answers.company(company))
 
 
@@ -127,10 +130,14 @@ async def get_usage(request: Request) -> Response:
 async def delete_company(request: Request) -> Response:
     """Delete a company with its finished tasks. Refused while it has others."""
     lists.refuse_query(request)
+    given, reference = parts(request), paths.company(request)
+    company = None if given.jobs is None else await directory.find(given.database, reference)
     try:
-        deleted = await directory.delete(parts(request).database, paths.company(request))
+        deleted = await directory.delete(given.database, reference)
     except CompanyHasOpenTasks as error:
         raise Problem(problems.COMPANY_HAS_OPEN_TASKS, str(error)) from None
     if not deleted:
         raise paths.company_not_found()
+    if given.jobs is not None and company is not None:
+        await given.jobs.follow_deletion(company)
     return Response(status_code=204)

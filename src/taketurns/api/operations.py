@@ -60,7 +60,7 @@ async def get_ready(request: Request) -> Response:
             f"the database's schema is at {migration or 'no revision'} and this version needs {given.migration}:"
             " run the migrations",
         )
-    jobs, detail = await _jobs(given.job_broker)
+    jobs, detail = await _jobs(None if given.jobs is None else given.jobs.broker)
     return answers.send(
         answers.ReadyBody(
             status="ready" if detail is None else "degraded", migration=migration, jobs=jobs, detail=detail

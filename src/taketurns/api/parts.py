@@ -8,15 +8,55 @@ from typing import cast
 
 from starlette.requests import Request
 
+from taketurns import telemetry
 from taketurns.api.cursors import Cursors
 from taketurns.api.figures import QueueFigures
 from taketurns.api.task_types import TaskTypes
+from taketurns.api.waiting import Waiting
+from taketurns.companies.directory import Company
 from taketurns.engine.broker import Broker
+from taketurns.engine.errors import Unavailable
 from taketurns.engine.job import JobBroker
 from taketurns.engine.task import PassReport
 from taketurns.storage.database import Database
 
 ProcessPass = Callable[..., Awaitable[PassReport]]
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The broker of jobs, and who waits for one of them."""
+
+    broker: JobBroker
+    waiting: Waiting
+
+    async def put_company(self, company: Company) -> None:
+        """Say how a company stands. Raises Unavailable."""
+        await self.broker.put_company(
+            company.id,
+            slug=company.slug,
+            weight=company.weight,
+            max_in_flight=company.max_in_flight,
+            paused=company.paused,
+        )
+
+    async def follow_change(self, company: Company) -> None:
+        """Say how a company stands now, if that can be said; the company's next job says it again."""
+        try:
+            await self.put_company(company)
+        except Unavailable as error:
+            _log_untold(company, error)
+
+    async def follow_deletion(self, company: Company) -> None:
+        """Drop the jobs of a company that is gone, if that can be said; nobody can ask for them any more."""
+        try:
+            await self.broker.forget_company(company.id)
+        except Unavailable as error:
+            _log_untold(company, error)
+
+
+def _log_untold(company: Company, error: Unavailable) -> None:
+    telemetry.logger("api").warning(telemetry.Event.COMPANY_NOT_TOLD, company_id=str(company.id), error=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +65,10 @@ class Parts:
 
     database: Database
     broker: Broker
-    job_broker: JobBroker | None
+    jobs: Jobs | None
     task_types: TaskTypes
     figures: QueueFigures
+    waiting: Waiting
     cursors: Cursors
     process_pass: ProcessPass | None
     version: str

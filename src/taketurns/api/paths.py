@@ -19,6 +19,8 @@ TASKS: Final = COMPANY + "/tasks"
 TASK: Final = TASKS + "/{taskId}"
 SCHEDULES: Final = COMPANY + "/schedules"
 SCHEDULE: Final = SCHEDULES + "/{scheduleId}"
+JOBS: Final = COMPANY + "/jobs"
+JOB: Final = JOBS + "/{jobId}"
 
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "companyId": {
@@ -31,6 +33,7 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "The id of a schedule.",
         "schema": {"type": "string", "format": "uuid", "minLength": 36},
     },
+    "jobId": {"description": "The id of a job.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
 }
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -60,6 +63,14 @@ def schedule_id(request: Request) -> UUID:
     return UUID(text)
 
 
+def job_id(request: Request) -> UUID:
+    """The id of the job in the path. Raises Problem when it cannot be one."""
+    text = request.path_params["jobId"]
+    if not _ID.fullmatch(text):
+        raise job_not_found()
+    return UUID(text)
+
+
 def company_not_found() -> Problem:
     return Problem(problems.COMPANY_NOT_FOUND, "no company has this id or slug")
 
@@ -70,6 +81,10 @@ def task_not_found() -> Problem:
 
 def schedule_not_found() -> Problem:
     return Problem(problems.SCHEDULE_NOT_FOUND, "the company has no schedule of this id")
+
+
+def job_not_found() -> Problem:
+    return Problem(problems.JOB_NOT_FOUND, "the company has no job of this id")
 
 
 def parameters(path: str) -> list[dict[str, Any]]:

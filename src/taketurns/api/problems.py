@@ -81,6 +81,18 @@ TASK_NOT_FOUND = Kind(
 SCHEDULE_NOT_FOUND = Kind(
     "schedule_not_found", 404, "The company has no such schedule", "Check the schedule's id and the company's."
 )
+JOB_NOT_FOUND = Kind(
+    "job_not_found",
+    404,
+    "The company has no such job",
+    "Check the job's id and the company's. Jobs that have ended are forgotten after a while: see expiresAt.",
+)
+JOBS_NOT_CONFIGURED = Kind(
+    "jobs_not_configured",
+    404,
+    "This service has no jobs",
+    "Create a task instead, or have the service started with TAKETURNS_REDIS_URL set to a Redis or Valkey.",
+)
 METHOD_NOT_ALLOWED = Kind(
     "method_not_allowed", 405, "The path does not take this method", "Use one of the methods in the Allow header."
 )
@@ -166,6 +178,20 @@ QUOTA_BUSY = Kind(
     503,
     "The company's quotas are in use",
     "Another transaction that submits tasks for the company is taking long. Nothing was created: repeat the request.",
+    retryable=True,
+)
+JOBS_UNAVAILABLE = Kind(
+    "jobs_unavailable",
+    503,
+    "The service cannot reach the jobs' broker",
+    "Repeat the request after the time in Retry-After, best with an Idempotency-Key. Tasks are not affected.",
+    retryable=True,
+)
+TOO_MANY_STREAMS = Kind(
+    "too_many_streams",
+    503,
+    "Too many requests watch jobs already",
+    "Come again after the time in Retry-After, or look at the job now and then.",
     retryable=True,
 )
 NOT_READY = Kind(

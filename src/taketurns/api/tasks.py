@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter
 from fastapi import Query as QueryParameters
 from starlette.requests import Request
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
-from taketurns.api import answers, bodies, headers, lists, paths, payloads, problems
+from taketurns.api import answers, bodies, headers, lists, paths, problems, submissions
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
+from taketurns.api.waiting import Waited
 from taketurns.engine import limits
-from taketurns.engine.errors import IdempotencyConflict
-from taketurns.engine.fingerprint import fingerprint
+from taketurns.engine.errors import IdempotencyConflict, Unavailable
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.history import events, tasks
 from taketurns.history.tasks import TaskRecord
@@ -37,7 +37,7 @@ _IN_TASK: Final = (
     problems.QUOTA_BUSY,
 )
 _OF_ONE: Final = (problems.TASK_NOT_FOUND, problems.UNKNOWN_PARAMETER)
-_LOCATION: Final = {"headers": {"Location": {"schema": {"type": "string"}}}}
+_SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The task still stands as the ETag says."}}
 
 
 @router.post(
@@ -47,7 +47,9 @@ _LOCATION: Final = {"headers": {"Location": {"schema": {"type": "string"}}}}
     response_description="The task was created.",
     responses=documented(*_IN_TASK, problems.INVALID_IDEMPOTENCY_KEY)
     | {200: {"model": answers.TaskBody, "description": "An earlier request with this key had created the task."}},
-    openapi_extra=body_of(CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER),
+    openapi_extra=body_of(
+        CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER, headers.PREFER_PARAMETER
+    ),
 )
 async def create_task(request: Request) -> Response:
     """Create a task. With an Idempotency-Key, once however often the request is repeated."""
@@ -56,18 +58,22 @@ async def create_task(request: Request) -> Response:
     company = paths.company(request)
     key = headers.idempotency_key(request.scope)
     body = await bodies.read(request, CreateTask)
-    new = await _new_task(given, body, key=key)
+    new = await submissions.new_task(given, body, key=key)
     try:
-        (made,) = await given.broker.enqueue(str(company), [new], **_origin(request))
+        (made,) = await given.broker.enqueue(str(company), [new], **submissions.origin(request))
     except IdempotencyConflict:
         detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another request"
         raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
     if made.replayed:
         (record,) = await _replayed(given, company, [made.task_id])
-        return answers.send(answers.task(record), 200, {headers.REPLAYED: "true"})
-    location = {"location": f"/companies/{made.company_id}/tasks/{made.task_id}"}
-    told = location | headers.rate_limit(made.allowances)
-    return answers.send(answers.task(_created(new, made, request)), 201, told)
+        status, told = 200, {headers.REPLAYED: "true"}
+    else:
+        record = _created(new, made, request)
+        status, told = 201, {"location": f"/companies/{made.company_id}/tasks/{made.task_id}"}
+        told |= headers.rate_limit(made.allowances)
+    with suppress(Unavailable, Problem):  # the task is there, whatever became of the wait for it
+        record = await _waited(request, record, told)
+    return _send(record, status, told)
 
 
 @router.post(
@@ -89,11 +95,11 @@ async def create_batch(request: Request) -> Response:
         raise Problem(problems.MISPLACED_IDEMPOTENCY_KEY, detail)
     body = await bodies.read(request, CreateBatch, most=limits.BATCH_BYTES)
     new = [
-        await _new_task(given, task, key=task.idempotency_key, within=("tasks", position))
+        await submissions.new_task(given, task, key=task.idempotency_key, within=("tasks", position))
         for position, task in enumerate(body.tasks)
     ]
     try:
-        made = await given.broker.enqueue(str(company), new, **_origin(request))
+        made = await given.broker.enqueue(str(company), new, **submissions.origin(request))
     except IdempotencyConflict as conflict:
         raise _conflicts(conflict) from None
     earlier = await _replayed(given, company, [task.task_id for task in made if task.replayed])
@@ -149,12 +155,21 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
     return await lists.send(request, body, cursor)
 
 
-@router.get(paths.TASK, response_model=answers.TaskBody, responses=documented(*_OF_ONE))
+@router.get(
+    paths.TASK,
+    response_model=answers.TaskBody,
+    responses=documented(*_OF_ONE) | _SEEN,
+    openapi_extra={"parameters": [headers.PREFER_PARAMETER, headers.IF_NONE_MATCH_PARAMETER]},
+)
 async def get_task(request: Request) -> Response:
-    """A task as it stands."""
+    """A task as it stands, or as it stands once it has ended or changed."""
     lists.refuse_query(request)
     record = await _task(parts(request), paths.company(request), paths.task_id(request))
-    return answers.send(answers.task(record))
+    told: dict[str, str] = {}
+    record = await _waited(request, record, told, for_any_change=headers.names_versions(request.scope))
+    if headers.has_seen(request.scope, record.version):
+        return Response(status_code=304, headers=told | _tag(record))
+    return _send(record, 200, told)
 
 
 @router.get(
@@ -191,7 +206,7 @@ async def cancel_task(request: Request) -> Response:
         raise Problem(
             problems.INVALID_STATE, f"the task has {status} already: only a task that has not can be cancelled"
         )
-    return answers.send(answers.task(await _task(given, company, task)))
+    return _send(await _task(given, company, task))
 
 
 @router.post(
@@ -206,7 +221,43 @@ async def retry_task(request: Request) -> Response:
     given, company, task = parts(request), paths.company(request), paths.task_id(request)
     if await given.broker.retry(str(company), task) is Status.PROCESSING:
         raise Problem(problems.INVALID_STATE, "the task is processing: it can be run again when this attempt has ended")
-    return answers.send(answers.task(await _task(given, company, task)))
+    return _send(await _task(given, company, task))
+
+
+async def _waited(
+    request: Request, record: TaskRecord, told: dict[str, str], *, for_any_change: bool = False
+) -> TaskRecord:
+    """The task once it has ended, or is not as the client has seen it, if the client prefers to wait for that."""
+    seconds = headers.wait_seconds(request.scope)
+    if seconds is None:
+        return record
+
+    def is_enough(state: TaskRecord) -> bool:
+        changed = for_any_change and not headers.has_seen(request.scope, state.version)
+        return changed or state.status.is_terminal
+
+    given = parts(request)
+    waited = Waited(record, to_the_end=True)
+    if not is_enough(record):
+        waited = await given.waiting.until(
+            request,
+            record.company_id,
+            record.id,
+            seconds=seconds,
+            read=lambda: _task(given, record.company_id, record.id),
+            is_enough=is_enough,
+        )
+    if waited.to_the_end:
+        told[headers.PREFERENCE_APPLIED] = f"wait={seconds}"
+    return waited.state
+
+
+def _send(record: TaskRecord, status: int = 200, told: Mapping[str, str] | None = None) -> Response:
+    return answers.send(answers.task(record), status, {**(told or {}), **_tag(record)})
+
+
+def _tag(record: TaskRecord) -> dict[str, str]:
+    return {"etag": f'W/"{record.version}"'}
 
 
 async def _task(given: Parts, company: UUID | str, task_id: UUID) -> TaskRecord:
@@ -214,47 +265,6 @@ async def _task(given: Parts, company: UUID | str, task_id: UUID) -> TaskRecord:
     if record is None:
         raise paths.task_not_found()
     return record
-
-
-async def _new_task(given: Parts, body: CreateTask, *, key: str | None, within: Sequence[str | int] = ()) -> NewTask:
-    """A task as its type and the request want it. Raises Problem: 413 or 422."""
-    known, text = await payloads.checked(given, body.type, body.payload, within=within)
-    return NewTask(
-        type=body.type,
-        payload=text,
-        queue=known.queue if body.queue is None else body.queue,
-        priority=known.priority if body.priority is None else body.priority,
-        run_after=body.run_after,
-        delay_seconds=body.delay_seconds,
-        max_retries=known.max_retries if body.max_retries is None else body.max_retries,
-        timeout_seconds=known.timeout_seconds if body.timeout_seconds is None else body.timeout_seconds,
-        idempotency_key=key,
-        fingerprint=None if key is None else _fingerprint(body),
-    )
-
-
-def _fingerprint(body: CreateTask) -> bytes:
-    return fingerprint(
-        type=body.type,
-        payload=body.payload,
-        queue=body.queue,
-        priority=body.priority,
-        run_after=body.run_after,
-        delay_seconds=body.delay_seconds,
-        max_retries=body.max_retries,
-        timeout_seconds=body.timeout_seconds,
-    )
-
-
-class _Origin(TypedDict):
-    """What a task keeps of the request that created it."""
-
-    request_id: str
-    traceparent: str | None
-
-
-def _origin(request: Request) -> _Origin:
-    return _Origin(request_id=request.scope["request_id"], traceparent=headers.traceparent(request.scope))
 
 
 def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
@@ -270,7 +280,7 @@ def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
         payload=new.payload,
         max_retries=new.max_retries,
         timeout_seconds=new.timeout_seconds,
-        **_origin(request),
+        **submissions.origin(request),
         schedule_id=None,
         created_at=made.created_at,
         finished_at=None,

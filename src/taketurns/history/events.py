@@ -63,13 +63,20 @@ async def of_task(
     return [event for event in _events(rows) if event.number > after][:most]
 
 
+def status_after(kind: str, *, at: datetime, run_after: datetime | None) -> Status:
+    """What a move leads to."""
+    if kind == CREATED:
+        return Status.SCHEDULED if run_after is not None and run_after > at else Status.PENDING
+    return _LEADS_TO.get(kind, Status.PENDING)
+
+
 _TASK_COLUMNS: Final = 10
 
 
 def _events(rows: Sequence[Row]) -> Iterator[Event]:
     created_at, run_after, status, number, claimed_at, claimed_by, *end = rows[0][:_TASK_COLUMNS]
     finished_at, started_at, worker_id, error = end
-    first = Status.SCHEDULED if run_after > created_at else Status.PENDING
+    first = status_after(CREATED, at=created_at, run_after=run_after)
     moves = [Event(1, CREATED, first, created_at, run_after)]
     for row in rows:
         if row[_TASK_COLUMNS] is not None:
@@ -87,7 +94,7 @@ def _moves(row: Row) -> Iterator[Event]:
     number, kind, at, started_at, run_after, worker_id, error = row
     if started_at is not None:
         yield Event(number - 1, CLAIMED, Status.PROCESSING, started_at, worker_id=worker_id)
-    yield Event(number, kind, _LEADS_TO.get(kind, Status.PENDING), at, run_after, worker_id, error)
+    yield Event(number, kind, status_after(kind, at=at, run_after=run_after), at, run_after, worker_id, error)
 
 
 @lru_cache(maxsize=8)

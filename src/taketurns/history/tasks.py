@@ -52,6 +52,11 @@ class TaskRecord:
     event_number: int
     worker_id: UUID | None
 
+    @property
+    def version(self) -> str:
+        """Another one whenever the task has changed. It becomes due without an event."""
+        return f"{self.event_number}{'-scheduled' if self.status is Status.SCHEDULED else ''}"
+
 
 COLUMNS: Final = (
     Task.company_id,

@@ -1,0 +1,347 @@
+"""The routes of jobs: tasks on the interactive broker, which somebody watches. Companies are PostgreSQL's; all else of
+a job is its broker's, and while that is away there are no jobs: none is put elsewhere instead."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from taketurns.api import answers, bodies, headers, lists, paths, problems, streams, submissions
+from taketurns.api.openapi import body_of, operation_id
+from taketurns.api.parts import Jobs, Parts, parts
+from taketurns.api.problems import Problem, documented
+from taketurns.api.requests import CreateTask
+from taketurns.api.waiting import Waited
+from taketurns.companies import directory, quotas
+from taketurns.companies.directory import UNLIMITED, Company
+from taketurns.engine.errors import IdempotencyConflict, Unavailable
+from taketurns.engine.job import Job, JobName
+from taketurns.engine.task import Enqueued, NewTask, Status
+from taketurns.storage.ids import new_id
+
+router = APIRouter(generate_unique_id_function=operation_id, tags=["jobs"])
+
+_ANYWHERE: Final = (problems.JOBS_NOT_CONFIGURED, problems.JOBS_UNAVAILABLE, problems.UNKNOWN_PARAMETER)
+_OF_ONE: Final = (problems.JOB_NOT_FOUND, *_ANYWHERE)
+_SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The job still stands as the ETag says."}}
+
+
+@router.post(
+    paths.JOBS,
+    status_code=201,
+    response_model=answers.JobBody,
+    response_description="The job was created.",
+    responses=documented(
+        *problems.IN_BODY,
+        *_ANYWHERE,
+        problems.COMPANY_NOT_FOUND,
+        problems.UNKNOWN_TYPE,
+        problems.INVALID_PAYLOAD,
+        problems.IDEMPOTENCY_KEY_REUSED,
+        problems.INVALID_IDEMPOTENCY_KEY,
+        problems.TASK_FORGOTTEN,
+        problems.QUOTA_EXCEEDED,
+        problems.QUOTA_BUSY,
+    )
+    | {200: {"model": answers.JobBody, "description": "An earlier request with this key had created the job."}},
+    openapi_extra=body_of(
+        CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER, headers.PREFER_PARAMETER
+    ),
+)
+async def create_job(request: Request) -> Response:
+    """Create a job: a task that somebody watches. With an Idempotency-Key, once however often that is repeated."""
+    lists.refuse_query(request)
+    given, jobs = parts(request), _jobs(request)
+    reference = paths.company(request)
+    key = headers.idempotency_key(request.scope)
+    body = await bodies.read(request, CreateTask)
+    new = replace(await submissions.new_task(given, body, key=key), task_id=new_id())
+    company = await directory.find(given.database, reference)
+    if company is None:
+        raise paths.company_not_found()
+    made = await _push(given, jobs, company, new, request)
+    if made.replayed:
+        job, status, told = await _replayed(jobs, made), 200, {headers.REPLAYED: "true"}
+    else:
+        job, status = _created(new, made, request), 201
+        told = {"location": f"/companies/{company.id}/jobs/{job.id}"} | headers.rate_limit(made.allowances)
+    with suppress(Unavailable, Problem):  # the job is there, whatever became of the wait for it
+        job = await _waited(request, jobs, job, told)
+    return _send(job, status, told)
+
+
+@router.get(
+    paths.JOB,
+    response_model=answers.JobBody,
+    responses=documented(*_OF_ONE) | _SEEN,
+    openapi_extra={"parameters": [headers.PREFER_PARAMETER, headers.IF_NONE_MATCH_PARAMETER]},
+)
+async def get_job(request: Request) -> Response:
+    """A job as it stands, or as it stands once it has ended or changed."""
+    lists.refuse_query(request)
+    jobs, told = _jobs(request), dict[str, str]()
+    with _reached():
+        job = await _job(jobs, await _owner(request), paths.job_id(request))
+        job = await _waited(request, jobs, job, told, for_any_change=headers.names_versions(request.scope))
+    if headers.has_seen(request.scope, _version(job)):
+        return Response(status_code=304, headers=told | _tag(job))
+    return _send(job, 200, told)
+
+
+@router.get(
+    paths.JOB + "/events",
+    response_class=StreamingResponse,
+    responses=documented(*_OF_ONE, problems.TOO_MANY_STREAMS)
+    | {
+        200: {
+            "description": "Server-sent events: one for each move of the job, the latest last, until it has ended.",
+            "content": {streams.MEDIA_TYPE: {"schema": streams.SCHEMA}},
+        },
+        204: {"description": "The job has ended, and Last-Event-ID names its last move: do not come again."},
+    },
+    openapi_extra={"parameters": [headers.LAST_EVENT_ID_PARAMETER]},
+)
+async def watch_job(request: Request) -> Response:
+    """What happens to a job, as it happens."""
+    lists.refuse_query(request)
+    jobs = _jobs(request)
+    with _reached():
+        job = await _job(jobs, await _owner(request), paths.job_id(request))
+    after = min(headers.last_event_id(request.scope), job.event_number)
+    if job.status.is_terminal and after == job.event_number:
+        return Response(status_code=204)
+    if not jobs.waiting.has_room:
+        raise Problem(problems.TOO_MANY_STREAMS, "too many requests watch jobs of this process already")
+    return streams.response(_moves(jobs, job, after))
+
+
+@router.post(
+    paths.JOB + "/cancel",
+    response_model=answers.JobBody,
+    responses=documented(*_OF_ONE, problems.INVALID_STATE),
+)
+async def cancel_job(request: Request) -> Response:
+    """End a job that has not ended. Cancelling it again changes nothing."""
+    lists.refuse_query(request)
+    jobs, owner, job_id = _jobs(request), await _owner(request), paths.job_id(request)
+    with _reached():
+        status = await jobs.broker.cancel(str(owner), job_id)
+        if status in {Status.COMPLETED, Status.FAILED}:
+            raise Problem(
+                problems.INVALID_STATE, f"the job has {status} already: only a job that has not can be cancelled"
+            )
+        return _send(await _job(jobs, owner, job_id))
+
+
+@router.post(
+    paths.JOB + "/retry",
+    response_model=answers.JobBody,
+    responses=documented(*_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY),
+)
+async def retry_job(request: Request) -> Response:
+    """Run a job again, or now if it waits for its time, with a fresh count of retries."""
+    lists.refuse_query(request)
+    given, jobs, owner, job_id = parts(request), _jobs(request), await _owner(request), paths.job_id(request)
+    with _reached():
+        job = await _job(jobs, owner, job_id)
+    reservation = None
+    if job.status.is_terminal:  # a new attempt is a new charge
+        reservation = await quotas.reserve(given.database, str(owner), [job_id])
+    with _reached():
+        if await jobs.broker.retry(str(owner), job_id) is Status.PROCESSING:
+            raise Problem(
+                problems.INVALID_STATE, "the job is processing: it can be run again when this attempt has ended"
+            )
+        job = await _job(jobs, owner, job_id)
+    if reservation is not None:
+        await _confirm(given, reservation, JobName(owner, job_id))
+    return _send(job)
+
+
+def _jobs(request: Request) -> Jobs:
+    jobs = parts(request).jobs
+    if jobs is None:
+        raise Problem(
+            problems.JOBS_NOT_CONFIGURED,
+            "this service has no jobs: start it with TAKETURNS_REDIS_URL set to a Redis or Valkey, or create a task",
+        )
+    return jobs
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """What the jobs' broker is asked in here; raises Problem when it cannot be."""
+    try:
+        yield
+    except Unavailable as error:
+        raise Problem(problems.JOBS_UNAVAILABLE, f"the jobs' broker cannot be reached: {error}") from None
+
+
+async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued:
+    """Enqueue a job, once, after its quota was reserved: when the answer is lost, the job is looked for by its id and
+    never sent again. What is reserved for a job that never came is given back by the workers' upkeep."""
+    with _reached():
+        await jobs.put_company(company)
+    name = JobName(company.id, _id_of(new))
+    reservation = await _reserved(given, company, name)
+    new = replace(new, reserved_at=reservation.reserved_at)
+    try:
+        with _reached():
+            made = await _handed_over(jobs, company, new, request)
+    except IdempotencyConflict:
+        await _refund(given, reservation, name)
+        detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another request"
+        raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
+    if made.replayed:
+        await _refund(given, reservation, name)
+        return made
+    await _confirm(given, reservation, name)
+    return replace(made, allowances=reservation.allowances)
+
+
+async def _handed_over(jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued:
+    try:
+        (made,) = await jobs.broker.enqueue(str(company.id), [new], **submissions.origin(request))
+    except Unavailable:
+        job = await jobs.broker.job(company.id, _id_of(new))
+        if job is None:
+            raise
+        return Enqueued(0, False, company.id, job.id, job.status, job.run_after, job.created_at)
+    return made
+
+
+async def _reserved(given: Parts, company: Company, name: JobName) -> quotas.Reservation:
+    """A job's place in its company's quotas. Raises QuotaExceeded and Unavailable."""
+    if company.quotas == UNLIMITED:
+        return quotas.Reservation(company.id, None, ())
+    return await quotas.reserve(given.database, str(company.id), [name.job_id])
+
+
+async def _refund(given: Parts, reservation: quotas.Reservation, name: JobName) -> None:
+    if reservation.reserved_at is not None:
+        with suppress(Unavailable):  # upkeep finds that it never came
+            await quotas.refund(given.database, [name])
+
+
+async def _confirm(given: Parts, reservation: quotas.Reservation, name: JobName) -> None:
+    if reservation.reserved_at is not None:
+        with suppress(Unavailable):  # upkeep finds that it came
+            await quotas.confirm(given.database, [name])
+
+
+def _id_of(new: NewTask) -> UUID:
+    if new.task_id is None:
+        raise TypeError("a job's id is made before it is handed over")
+    return new.task_id
+
+
+def _created(new: NewTask, made: Enqueued, request: Request) -> Job:
+    """A job that was just created, without asking for it again."""
+    if made.status is None or made.run_after is None or made.created_at is None:
+        raise TypeError("a new job has a status and times")
+    return Job(
+        company_id=made.company_id,
+        id=made.task_id,
+        type=new.type,
+        queue=new.queue,
+        priority=new.priority,
+        status=made.status,
+        payload=new.payload,
+        result=None,
+        error=None,
+        retry_count=0,
+        max_retries=new.max_retries,
+        timeout_seconds=new.timeout_seconds,
+        run_after=made.run_after,
+        created_at=made.created_at,
+        started_at=None,
+        finished_at=None,
+        expires_at=None,
+        event_number=1,
+        request_id=request.scope["request_id"],
+        reserved_at=new.reserved_at,
+    )
+
+
+async def _replayed(jobs: Jobs, made: Enqueued) -> Job:
+    """The job that an earlier request made."""
+    with _reached():
+        job = await jobs.broker.job(made.company_id, made.task_id)
+    if job is None:
+        raise Problem(problems.TASK_FORGOTTEN, "an idempotency key made a job that is forgotten by now: use a new key")
+    return job
+
+
+async def _owner(request: Request) -> UUID:
+    """The id of the company in the path; PostgreSQL is asked for it only by its slug."""
+    reference = paths.company(request)
+    if isinstance(reference, UUID):
+        return reference
+    company = await directory.find(parts(request).database, reference)
+    if company is None:
+        raise paths.job_not_found()
+    return company.id
+
+
+async def _job(jobs: Jobs, owner: UUID, job_id: UUID) -> Job:
+    job = await jobs.broker.job(owner, job_id)
+    if job is None:
+        raise paths.job_not_found()
+    return job
+
+
+async def _waited(request: Request, jobs: Jobs, job: Job, told: dict[str, str], *, for_any_change: bool = False) -> Job:
+    """The job once it has ended, or is not as the client has seen it, if the client prefers to wait for that."""
+    seconds = headers.wait_seconds(request.scope)
+    if seconds is None:
+        return job
+
+    def is_enough(state: Job) -> bool:
+        changed = for_any_change and not headers.has_seen(request.scope, _version(state))
+        return changed or state.status.is_terminal
+
+    waited = Waited(job, to_the_end=True)
+    if not is_enough(job):
+        waited = await jobs.waiting.until(
+            request,
+            job.company_id,
+            job.id,
+            seconds=seconds,
+            read=lambda: _job(jobs, job.company_id, job.id),
+            is_enough=is_enough,
+        )
+    if waited.to_the_end:
+        told[headers.PREFERENCE_APPLIED] = f"wait={seconds}"
+    return waited.state
+
+
+async def _moves(jobs: Jobs, job: Job, after: int) -> AsyncIterator[bytes]:
+    """The moves of a job numbered above `after`, each once it was made."""
+
+    async def read(after: int) -> list[streams.Message] | None:
+        told = await jobs.broker.job_events(job.company_id, job.id, after=after)
+        return None if told is None else [streams.message(event) for event in told]
+
+    async with jobs.waiting.waiter(None, job.company_id, job.id) as waiter:
+        async for chunk in streams.follow(waiter, read, after=after):
+            yield chunk
+
+
+def _send(job: Job, status: int = 200, told: dict[str, str] | None = None) -> Response:
+    return answers.send(answers.job(job), status, {**(told or {}), **_tag(job)})
+
+
+def _tag(job: Job) -> dict[str, str]:
+    return {"etag": f'W/"{_version(job)}"'}
+
+
+def _version(job: Job) -> str:
+    """Another one whenever the job has changed. It becomes due without an event."""
+    return f"{job.event_number}{'-scheduled' if job.status is Status.SCHEDULED else ''}"

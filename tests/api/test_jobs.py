@@ -1,0 +1,375 @@
+"""Jobs over HTTP: created at once, looked at, waited for and watched; and what is told while their broker is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+from uuid import UUID, uuid4
+
+import pytest
+import redis
+from fastapi import FastAPI
+from httpx2 import ASGITransport, AsyncClient
+
+from taketurns import telemetry
+from taketurns.api import create_api, streams
+from taketurns.brokers.postgres import PostgresBroker
+from taketurns.brokers.redis import RedisBroker
+from taketurns.brokers.redis.server import Server
+from taketurns.companies import directory
+from taketurns.companies.directory import Company
+from taketurns.engine.errors import Unavailable
+from taketurns.engine.registry import Registry
+from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report
+from taketurns.storage.database import Database
+from tests.valkeys import Valkey, Valkeys
+from tests.worker.waiting import eventually
+
+JOBS = "/companies/acme/jobs"
+JOB = {"type": "anything", "payload": {"value": 1}}
+WORKER = UUID(int=1)
+
+pytestmark = pytest.mark.usefixtures("acme")
+
+
+@pytest.fixture
+def valkey_server(valkey: Valkeys) -> Valkey:
+    """A server of the test's own, to be killed."""
+    return valkey()
+
+
+@pytest.fixture
+async def jobs(valkey_url: str, valkey_cell: str) -> AsyncIterator[RedisBroker]:
+    server = Server(valkey_url, cell=valkey_cell, pool_size=8)
+    yield RedisBroker(server)
+    await server.close()
+
+
+def api(database: Database, broker: PostgresBroker, registry: Registry, jobs: RedisBroker | None) -> FastAPI:
+    return create_api(
+        database=database, broker=broker, registry=registry, job_broker=jobs, version="0.1.0", cursor_secret=b"secret"
+    )
+
+
+@pytest.fixture
+async def app(
+    database: Database, broker: PostgresBroker, registry: Registry, jobs: RedisBroker
+) -> AsyncIterator[FastAPI]:
+    app = api(database, broker, registry, jobs)
+    yield app
+    await app.state.parts.waiting.close()
+    await app.state.parts.jobs.waiting.close()
+
+
+async def create(client: AsyncClient, **headers: str) -> str:
+    answer = await client.post(JOBS, json=JOB, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["jobId"])
+
+
+async def claim(jobs: RedisBroker) -> ClaimedTask:
+    (job,) = await jobs.claim(WORKER, queues=["default"], batch=1)
+    return job
+
+
+async def finish(jobs: RedisBroker) -> None:
+    await jobs.settle([Report(await claim(jobs), Outcome.COMPLETED, result="42")])
+
+
+async def until_watching(app: FastAPI, count: int = 1) -> None:
+    waiting = app.state.parts.jobs.waiting
+    await eventually(lambda: waiting.count == count and all_are_told(app))
+
+
+def all_are_told(app: FastAPI) -> bool:
+    waiting = app.state.parts.jobs.waiting
+    return all(waiter.is_told for waiters in waiting.waiters.values() for waiter in waiters)
+
+
+@dataclass
+class Sent:
+    """One event of a stream."""
+
+    event: str = ""
+    id: str = ""
+    data: dict[str, object] = field(default_factory=dict)
+
+
+async def events(client: AsyncClient, job_id: str, *, last: str | None = None) -> AsyncIterator[Sent]:
+    """The events of a stream until it ends."""
+    headers = {} if last is None else {"Last-Event-ID": last}
+    async with client.stream("GET", f"{JOBS}/{job_id}/events", headers=headers, timeout=30) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        sent = Sent()
+        async for line in answer.aiter_lines():
+            name, _, value = line.partition(": ")
+            if name == "data":
+                sent.data = json.loads(value)
+            elif name in {"event", "id"}:
+                setattr(sent, name, value)
+            elif not line and sent.event:
+                yield sent
+                sent = Sent()
+
+
+async def test_a_job_is_created_and_looked_at(client: AsyncClient, jobs: RedisBroker, acme: Company) -> None:
+    made = await client.post(JOBS, json=JOB | {"priority": 1}, headers={"X-Request-Id": "r-1"})
+    body = made.json()
+    assert made.status_code == 201
+    assert made.headers["location"] == f"/companies/{acme.id}/jobs/{body['jobId']}"
+    assert (body["status"], body["payload"], body["priority"], body["requestId"]) == ("pending", {"value": 1}, 1, "r-1")
+    looked = await client.get(made.headers["location"])
+    assert (looked.status_code, looked.json(), looked.headers["etag"]) == (200, body, made.headers["etag"])
+    await finish(jobs)
+    looked = await client.get(made.headers["location"], headers={"If-None-Match": made.headers["etag"]})
+    assert (looked.json()["status"], looked.json()["result"]) == ("completed", 42)
+    assert looked.json()["expiresAt"] > looked.json()["finishedAt"]
+
+
+async def test_a_key_makes_one_job(client: AsyncClient) -> None:
+    key = {"Idempotency-Key": "once"}
+    job_id = await create(client, **key)
+    again = await client.post(JOBS, json=JOB, headers=key)
+    assert (again.status_code, again.json()["jobId"], again.headers["idempotent-replayed"]) == (200, job_id, "true")
+    other = await client.post(JOBS, json=JOB | {"priority": 1}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+
+
+async def test_what_is_wrong_with_a_job_is_told_as_with_a_task(client: AsyncClient) -> None:
+    for body, code in (({"type": "nothing"}, "unknown_type"), ({"type": "send_email"}, "invalid_payload")):
+        answer = await client.post(JOBS, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, code)
+    answer = await client.post("/companies/nobody/jobs", json=JOB)
+    assert (answer.status_code, answer.json()["code"]) == (404, "company_not_found")
+
+
+async def test_another_companys_job_is_not_there(client: AsyncClient, database: Database, jobs: RedisBroker) -> None:
+    await directory.create(database, name="Zeta", slug="zeta")  # fault 039
+    theirs = await create(client)
+    await client.post("/companies/zeta/jobs", json=JOB)
+    for company in ("zeta", "nobody", str(uuid4())):
+        for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/retry")):
+            answers = [
+                (await client.request(method, f"/companies/{company}/jobs/{job_id}{path}")).json()
+                for job_id in (theirs, str(uuid4()))
+            ]
+            for answer in answers:
+                del answer["instance"], answer["requestId"]
+            assert answers[0] == answers[1]
+            assert answers[0]["code"] == "job_not_found"
+    assert (await client.get(f"{JOBS}/{theirs}")).json()["status"] == "pending"
+
+
+async def test_a_job_is_cancelled_and_run_again(client: AsyncClient, jobs: RedisBroker) -> None:
+    job_id = await create(client)
+    for _ in range(2):
+        assert (await client.post(f"{JOBS}/{job_id}/cancel")).json()["status"] == "cancelled"
+    assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["status"] == "pending"
+    held = await claim(jobs)
+    assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["code"] == "invalid_state"
+    await jobs.settle([Report(held, Outcome.COMPLETED)])
+    assert (await client.post(f"{JOBS}/{job_id}/cancel")).json()["code"] == "invalid_state"
+
+
+async def test_a_job_is_waited_for(app: FastAPI, client: AsyncClient, jobs: RedisBroker) -> None:
+    job_id = await create(client)
+    looking = asyncio.create_task(client.get(f"{JOBS}/{job_id}", headers={"Prefer": "wait=60"}))
+    await until_watching(app)
+    await finish(jobs)
+    answer = await asyncio.wait_for(looking, 20)
+    assert (answer.json()["status"], answer.headers["preference-applied"]) == ("completed", "wait=60")
+    creating = asyncio.create_task(client.post(JOBS, json=JOB, headers={"Prefer": "wait=60"}))
+    await until_watching(app)
+    await finish(jobs)
+    answer = await asyncio.wait_for(creating, 20)
+    assert (answer.status_code, answer.json()["status"]) == (201, "completed")
+
+
+async def test_a_company_is_as_its_latest_change_says(client: AsyncClient, jobs: RedisBroker) -> None:
+    await create(client)
+    await client.patch("/companies/acme", json={"paused": True})
+    assert await jobs.claim(WORKER, queues=["default"], batch=1) == []
+    await client.patch("/companies/acme", json={"paused": False})
+    await finish(jobs)
+
+
+async def test_a_company_that_is_gone_has_no_jobs(client: AsyncClient, jobs: RedisBroker, acme: Company) -> None:
+    job_id = await create(client)
+    assert (await client.delete("/companies/acme")).status_code == 204
+    assert await jobs.job(acme.id, UUID(job_id)) is None
+
+
+async def test_jobs_are_charged_to_the_companys_quotas(client: AsyncClient, jobs: RedisBroker) -> None:
+    await client.patch("/companies/acme", json={"quotas": {"hour": 2}})
+    key = {"Idempotency-Key": "once"}
+    await create(client, **key)
+    await client.post(JOBS, json=JOB, headers=key)
+    await client.post(JOBS, json=JOB | {"priority": 1}, headers=key)
+    job_id = await create(client)
+    refused = await client.post(JOBS, json=JOB)
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+    assert len(await jobs.claim(WORKER, queues=["default"], batch=10)) == 2
+    await client.post(f"{JOBS}/{job_id}/cancel")
+    assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["code"] == "quota_exceeded"
+
+
+# Streams.
+
+
+async def test_a_stream_tells_every_move_and_ends_with_the_job(
+    app: FastAPI, client: AsyncClient, address: str, jobs: RedisBroker
+) -> None:
+    job_id = await create(client)
+    async with AsyncClient(base_url=address) as watcher:
+        stream = events(watcher, job_id)
+        first = await anext(stream)
+        assert (first.event, first.id, first.data["status"]) == ("created", "1", "pending")
+        await until_watching(app)
+        held = await claim(jobs)
+        assert ((await anext(stream)).event, telemetry.STREAMS_OPEN._value.get()) == ("claimed", 1)
+        await jobs.settle([Report(held, Outcome.RETRY, error="no answer", delay_seconds=60)])
+        retried = await anext(stream)
+        assert (retried.event, retried.data["status"], retried.data["error"]) == ("retried", "scheduled", "no answer")
+        await client.post(f"{JOBS}/{job_id}/cancel")
+        assert [sent.event async for sent in stream] == ["cancelled"]
+        assert telemetry.STREAMS_OPEN._value.get() == 0
+
+        assert [sent.event async for sent in events(watcher, job_id, last="2")] == ["retried", "cancelled"]
+        for garbled in ("", "x", "-1", "99999999999999999999"):
+            assert len([sent async for sent in events(watcher, job_id, last=garbled)]) == 4
+        assert (await watcher.get(f"{JOBS}/{job_id}/events", headers={"Last-Event-ID": "4"})).status_code == 204
+        assert (await watcher.get(f"{JOBS}/{job_id}/events", headers={"Last-Event-ID": "400"})).status_code == 204
+
+
+async def test_a_quiet_stream_is_kept_alive_until_it_is_old(
+    client: AsyncClient, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "AGE_SECONDS", 0.5)
+    job_id = await create(client)
+    async with AsyncClient(base_url=address, timeout=20) as watcher:
+        text = (await watcher.get(f"{JOBS}/{job_id}/events")).text
+    assert text.startswith("retry: 2000\n\n")
+    assert ": still here\n\n" in text
+    assert text.endswith('event: bye\ndata: {"reason":"the stream is old"}\n\n')
+
+
+async def test_streams_end_when_the_process_is_to_end(app: FastAPI, client: AsyncClient, address: str) -> None:
+    job_id = await create(client)  # fault 170
+    async with AsyncClient(base_url=address) as watcher:
+        stream = events(watcher, job_id)
+        assert (await anext(stream)).event == "created"
+        app.state.parts.jobs.waiting.leave()
+        assert [sent.data async for sent in stream] == [{"reason": "the process ends"}]
+        answer = await client.get(f"{JOBS}/{job_id}/events")
+        assert (answer.status_code, answer.json()["code"]) == (503, "too_many_streams")
+
+
+async def test_many_streams_share_one_line_and_those_that_are_dropped_leave_nothing(
+    app: FastAPI, client: AsyncClient, address: str, jobs: RedisBroker, valkey_url: str
+) -> None:
+    job_id = await create(client)  # fault 150
+    admin = redis.Redis.from_url(valkey_url, decode_responses=True)
+    waiting = app.state.parts.jobs.waiting
+    async with many_streams(address, job_id, 300) as writers:
+        await eventually(lambda: waiting.count == 300 and all_are_told(app), within=60)
+        assert admin.pubsub_numsub(jobs.server.key("changes")) == [(jobs.server.key("changes"), 1)]
+        assert (await client.get("/companies")).status_code == 200
+        for writer in writers[:200]:
+            writer.transport.abort()
+        await eventually(lambda: waiting.count == 100)
+        await finish(jobs)
+        await eventually(lambda: waiting.count == 0)
+    admin.close()
+
+
+@asynccontextmanager
+async def many_streams(address: str, job_id: str, count: int) -> AsyncIterator[list[asyncio.StreamWriter]]:
+    """Streams whose head has arrived, on connections of their own."""
+    url = urlsplit(address)
+    writers = []
+    try:
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection(url.hostname, url.port)
+            writers.append(writer)
+            writer.write(f"GET {JOBS}/{job_id}/events HTTP/1.1\r\nHost: api\r\n\r\n".encode())
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        yield writers
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+# Without the broker of jobs.
+
+
+async def test_without_a_broker_there_are_no_jobs(
+    database: Database, broker: PostgresBroker, registry: Registry
+) -> None:
+    transport = ASGITransport(api(database, broker, registry, None))
+    async with AsyncClient(transport=transport, base_url="http://api") as client:
+        for method, path in (("POST", ""), ("GET", f"/{uuid4()}"), ("GET", f"/{uuid4()}/events")):
+            answer = await client.request(method, JOBS + path, json=JOB)
+            assert (answer.status_code, answer.json()["code"]) == (404, "jobs_not_configured")
+            assert "TAKETURNS_REDIS_URL" in answer.json()["detail"]
+
+
+async def test_while_the_broker_is_away_jobs_are_neither_lost_nor_denied(
+    database: Database, broker: PostgresBroker, registry: Registry, valkey_server: Valkey
+) -> None:
+    server = Server(valkey_server.url, timeout=1.0)
+    jobs = RedisBroker(server)
+    app = api(database, broker, registry, jobs)
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api", timeout=30) as client:
+        job_id = await create(client)
+        valkey_server.stop()  # fault 144
+        for method, path in (
+            ("GET", f"/{job_id}"),
+            ("GET", f"/{uuid4()}"),
+            ("GET", f"/{job_id}/events"),
+            ("POST", ""),
+            ("POST", f"/{job_id}/cancel"),
+        ):
+            answer = await client.request(method, JOBS + path, json=JOB)
+            assert (answer.status_code, answer.json()["code"]) == (503, "jobs_unavailable"), path
+            assert answer.headers["retry-after"] == "1"
+        assert (await client.patch("/companies/acme", json={"weight": 2})).status_code == 200
+        assert (await client.post("/companies/acme/tasks", json=JOB)).status_code == 201
+        valkey_server.start()
+        assert (await client.get(f"{JOBS}/{job_id}")).status_code == 200
+        assert (await client.get(f"{JOBS}/{uuid4()}")).status_code == 404
+        assert len(await jobs.claim(WORKER, queues=["default"], batch=10)) == 1  # nothing was half-created
+        await create(client)
+    await server.close()
+
+
+class LosesAnswers(RedisBroker):
+    """Its enqueues arrive, or do not; their answers never do."""
+
+    arrives = True
+    sent = 0
+
+    async def enqueue(self, company: str, tasks: list[NewTask], **origin: object) -> list[Enqueued]:  # type: ignore[override]
+        self.sent += 1
+        if self.arrives:
+            await super().enqueue(company, tasks, **origin)  # type: ignore[arg-type]
+        raise Unavailable("the connection was lost")
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_an_enqueue_whose_answer_was_lost_is_looked_up_by_its_id(
+    database: Database, broker: PostgresBroker, registry: Registry, jobs: RedisBroker, arrives: bool
+) -> None:
+    losing = LosesAnswers(jobs.server)
+    losing.arrives = arrives
+    app = api(database, broker, registry, losing)
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api") as client:
+        answer = await client.post(JOBS, json=JOB)
+    assert (answer.status_code, losing.sent) == (201 if arrives else 503, 1)
+    claimed = await jobs.claim(WORKER, queues=["default"], batch=10)
+    assert [str(job.task_id) for job in claimed] == ([answer.json()["jobId"]] if arrives else [])
