@@ -33,6 +33,7 @@ class Event(StrEnum):
     LEASE_TAKEN = "lease taken"
     LEASE_LOST = "lease lost"
     LEASE_UNREACHABLE = "lease cannot be beaten"
+    LOOP_BLOCKED = "event loop blocked: an async handler does not wait where it should"
     LEASE_ENDS_PROCESS = "lease lost while handlers run: the process ends"
 
     # Tasks in its hands.
@@ -124,6 +125,7 @@ SETTLE_SECONDS = Histogram(
 )
 LEASES_LOST = Counter("leases_lost", "Leases that this process lost.")
 LEASE_AGE_SECONDS = Gauge("lease_age_seconds", "Seconds since this process last beat its lease.")
+LOOPS_BLOCKED = Counter("event_loops_blocked", "Times that a handler blocked this process's event loop for seconds.")
 DUTIES_FAILED = Counter("duties_failed", "Rounds of a worker's duty that failed.", ["duty"])
 
 HTTP_REQUESTS = Counter("http_requests", "Requests that were answered.", ["method", "route", "status"])

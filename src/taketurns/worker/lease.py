@@ -30,6 +30,7 @@ from taketurns.engine.errors import ConfigurationError, Unavailable
 from taketurns.engine.lease import Holder, LeaseLine
 from taketurns.storage.ids import new_id
 from taketurns.telemetry import Event
+from taketurns.worker.loop_watch import LoopWatch
 from taketurns.worker.rounds import AFTER_FAILURE
 
 LOST_AFTER: Final = 2 / 3
@@ -91,6 +92,7 @@ class Lease:
     def open(self) -> None:
         """Begin to take the lease, for as long as that needs."""
         self._loop = asyncio.get_running_loop()
+        self._loop_watch = LoopWatch()
         self._threads = [
             threading.Thread(target=body, name=f"lease-{name}", daemon=True)
             for name, body in (("beat", self._keep_beating), ("clock", self._keep_looking))
@@ -155,6 +157,7 @@ class Lease:
                 line = None
                 pause = min(AFTER_FAILURE.delay(failures), self._beat_seconds)
                 failures += 1
+            self._loop_watch.look()
             if not self._is_closed():
                 self._beat_early.wait(pause)
         self._remove(line)
