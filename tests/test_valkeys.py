@@ -47,7 +47,7 @@ def test_a_server_has_the_settings_that_a_test_wants(valkey: Valkeys) -> None:
 
 
 def test_the_slots_of_a_cluster_are_shared_out(valkey_cluster: ValkeyCluster) -> None:
-    with redis.RedisCluster.from_url(valkey_cluster.url) as client:
+    with redis.RedisCluster.from_url(valkey_cluster.nodes[0].url) as client:
         owners = {client.get_node_from_key(str(number)).port for number in range(100)}
         for number in range(100):
             client.set(f"test-slots-{number}", number)

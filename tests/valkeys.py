@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.retry import Retry
 
 from taketurns.storage.embedded import valkey
@@ -162,15 +163,18 @@ class Valkeys:
         self._stack.callback(server.kill)
         return server.start()
 
-    def cluster(self, nodes: int = 3) -> "ValkeyCluster":
-        """A cluster that runs, its slots shared out evenly."""
-        members = [
-            self(port=port, cluster_enabled="yes", cluster_port=str(bus), cluster_node_timeout="2000")
-            for port, bus in zip(*[iter(free_ports(2 * nodes))] * 2, strict=True)
-        ]
+    def cluster(self, **settings: str) -> "ValkeyCluster":
+        """Three nodes that run, the slots shared out evenly among them."""
+        members = [self.cluster_node(**settings) for _ in range(3)]
         cluster = ValkeyCluster(members)
         cluster.form()
         return cluster
+
+    def cluster_node(self, **settings: str) -> Valkey:
+        """A server that may become a node of a cluster."""
+        port, bus = free_ports(2)
+        settings = {"cluster_enabled": "yes", "cluster_port": str(bus), "cluster_node_timeout": "2000"} | settings
+        return self(port=port, **settings)
 
     def close(self) -> None:
         self._stack.close()
@@ -189,7 +193,15 @@ class ValkeyCluster:
 
     @property
     def url(self) -> str:
-        return self.nodes[0].url
+        """The address of the cluster, as settings have it."""
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def node_of(self, key: str, *, told_by: Valkey | None = None) -> Valkey:
+        """The node that serves the slot of a key, as one of the nodes knows it."""
+        slot = key_slot(key.encode())
+        told = (told_by or self.nodes[0]).execute("CLUSTER SLOTS")
+        port = next(primary[1] for first, last, primary, *_ in told if first <= slot <= last)
+        return next(node for node in self.nodes if node.port == port)
 
     def form(self) -> None:
         """Give each node its slots and make them known to each other; returns when every node knows all slots."""
@@ -199,9 +211,28 @@ class ValkeyCluster:
             node.execute("CLUSTER ADDSLOTSRANGE", SLOTS * number // count, SLOTS * (number + 1) // count - 1)
             node.execute("CLUSTER SET-CONFIG-EPOCH", number + 1)
             if node is not first:
-                bus = first.execute("CONFIG GET", "cluster-port")["cluster-port"]
-                node.execute("CLUSTER MEET", "127.0.0.1", first.port, bus)
+                self._meet(node)
         wait_until(lambda: all(map(self._is_known_to, self.nodes)), "every node knows all slots")
+
+    def add_replica(self, replica: Valkey, *, of: Valkey) -> None:
+        """Let a server follow a node; returns when every node knows of it, and it has all that the other has."""
+        self._meet(replica)
+        wait_until(lambda: self._is_known_to(replica), "the replica knows all slots")
+        replica.execute("CLUSTER REPLICATE", of.execute("CLUSTER MYID"))
+        self.nodes.append(replica)
+        wait_until(lambda: all(str(replica.port) in str(node.execute("CLUSTER SLOTS")) for node in self.nodes), "known")
+        wait_until(lambda: self.is_copied(of, replica), "the replica has everything")
+
+    def is_copied(self, node: Valkey, replica: Valkey) -> bool:
+        """Whether a replica that nobody writes to meanwhile has all that its node has."""
+        told, copied = (server.execute("INFO", "replication") for server in (node, replica))
+        is_linked: bool = copied["master_link_status"] == "up"
+        return is_linked and copied["slave_repl_offset"] == told["master_repl_offset"]
+
+    def _meet(self, node: Valkey) -> None:
+        first = self.nodes[0]
+        bus = first.execute("CONFIG GET", "cluster-port")["cluster-port"]
+        node.execute("CLUSTER MEET", "127.0.0.1", first.port, bus)
 
     def _is_known_to(self, node: Valkey) -> bool:
         told = node.execute("CLUSTER INFO")

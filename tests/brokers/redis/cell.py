@@ -33,7 +33,7 @@ class RedisCell:
     def __init__(self, url: str, name: str) -> None:
         self.url = url
         self.prefix = cell_key(name)
-        self.client: Any = _client(url)
+        self.client: Any = redis.Redis.from_url(url, decode_responses=True)
         self._slugs: dict[UUID, str] = {}
 
     @classmethod
@@ -261,13 +261,6 @@ class RedisCell:
     def seen_by_the_rule(self, queues: Sequence[str]) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
         """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id."""
         return known_to_the_rule(self.client.eval(look(SEEN), 1, self.prefix, json.dumps(list(queues))))
-
-
-def _client(url: str) -> redis.Redis | redis.RedisCluster:
-    scheme, _, rest = url.partition("+cluster")
-    if rest:
-        return redis.RedisCluster.from_url(scheme + rest, decode_responses=True)
-    return redis.Redis.from_url(url, decode_responses=True)
 
 
 SEEN = """

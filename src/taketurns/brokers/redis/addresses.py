@@ -11,16 +11,11 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
-from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode
 from redis.retry import Retry
 
 from taketurns.engine.errors import ConfigurationError
-
-AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
-Client = redis.Redis | redis.RedisCluster
 
 _CLUSTER: Final = "+cluster"
 _SCHEMES: Final = ("redis", "rediss", "unix", f"redis{_CLUSTER}", f"rediss{_CLUSTER}")
@@ -45,28 +40,9 @@ def check(url: str) -> None:
         )
 
 
-def open_async(url: str, *, pool_size: int, pool_timeout: float, timeout: float, name: str) -> AsyncClient:
+def open_pool(url: str, *, pool_size: int, pool_timeout: float, timeout: float, name: str) -> redis.asyncio.Redis:
     """A client that takes at most `timeout` seconds to connect, and waits `pool_timeout` for one of its connections;
     how long a command may take is its user's affair."""
-    if is_cluster(url):
-        first, others = _nodes(url)
-        return redis.asyncio.RedisCluster.from_url(
-            first,
-            startup_nodes=[AsyncClusterNode(**node) for node in others] or None,
-            max_connections=pool_size,
-            socket_timeout=None,
-            retry=AsyncRetry(NoBackoff(), 0),
-            **_options(timeout, name),
-        )
-    return _open_pool(url, pool_size=pool_size, pool_timeout=pool_timeout, timeout=timeout, name=name)
-
-
-def open_one(url: str, *, timeout: float, name: str) -> redis.asyncio.Redis:
-    """A client with a single connection."""
-    return _open_pool(url, pool_size=1, pool_timeout=timeout, timeout=timeout, name=name)
-
-
-def _open_pool(url: str, *, pool_size: int, pool_timeout: float, timeout: float, name: str) -> redis.asyncio.Redis:
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=pool_size,
@@ -78,35 +54,33 @@ def _open_pool(url: str, *, pool_size: int, pool_timeout: float, timeout: float,
     return redis.asyncio.Redis.from_pool(pool)
 
 
-def open_sync(url: str, *, timeout: float, name: str) -> Client:
+def open_one(url: str, *, timeout: float, name: str) -> redis.asyncio.Redis:
+    """A client with a single connection."""
+    return open_pool(url, pool_size=1, pool_timeout=timeout, timeout=timeout, name=name)
+
+
+def open_sync(url: str, *, timeout: float, name: str) -> redis.Redis:
     """A client for one thread, on one connection, whose commands take at most `timeout` seconds."""
     options = _options(timeout, name) | {"socket_timeout": timeout} | {"retry": Retry(NoBackoff(), 0)}
-    if is_cluster(url):
-        first, others = _nodes(url)
-        nodes = [ClusterNode(**node) for node in others]  # type: ignore[no-untyped-call]
-        return redis.RedisCluster.from_url(first, startup_nodes=nodes or None, **options)
     return redis.Redis.from_url(url, single_connection_client=True, **options)
 
 
-def of_node(url: str, *, host: str, port: int | str) -> str:
-    """The address of one node of a cluster."""
+def of_nodes(url: str) -> list[str]:
+    """The addresses of the servers that an address names, each as that of a single one."""
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    scheme = parts.scheme.removesuffix(_CLUSTER)
+    return [parts._replace(scheme=scheme, netloc=f"{credentials}{at}{host}").geturl() for host in hosts.split(",")]
+
+
+def of_node(url: str, *, host: str | None, port: int) -> str:
+    """The address of another server than that of `url`, on the same host if no other is told."""
     parts = urlsplit(url)
     credentials, at, _ = parts.netloc.rpartition("@")
+    host = host or parts.hostname or "localhost"
     bracketed = f"[{host}]" if ":" in host else host
-    return parts._replace(
-        scheme=parts.scheme.removesuffix(_CLUSTER), netloc=f"{credentials}{at}{bracketed}:{port}"
-    ).geturl()
+    return parts._replace(netloc=f"{credentials}{at}{bracketed}:{port}").geturl()
 
 
 def _options(timeout: float, name: str) -> dict[str, Any]:
     return {"socket_connect_timeout": timeout, "client_name": name, "protocol": 2}
-
-
-def _nodes(url: str) -> tuple[str, list[dict[str, Any]]]:
-    """The address of the first node of a cluster as redis-py has it, and the hosts and ports of the others."""
-    parts = urlsplit(url)
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    first, *others = hosts.split(",")
-    address = parts._replace(scheme=parts.scheme.removesuffix(_CLUSTER), netloc=f"{credentials}{at}{first}").geturl()
-    split = [urlsplit(f"//{host}") for host in others]
-    return address, [{"host": host.hostname, "port": host.port or 6379} for host in split]

@@ -135,7 +135,7 @@ class RedisBroker:
         return [replies.rescued(row) for row in rows]
 
     def lease_line(self, *, patience_seconds: float) -> leases.RedisLease:
-        return leases.RedisLease(self.server.url, cell=self.server.cell, patience_seconds=patience_seconds)
+        return leases.RedisLease(self.server.nodes, cell=self.server.cell, patience_seconds=patience_seconds)
 
     async def beats(self) -> dict[UUID, int | None]:
         rows = await self.server.call("beats")

@@ -12,6 +12,7 @@ from uuid import UUID
 from redis.exceptions import NoScriptError
 
 from taketurns.brokers.redis import addresses, replies, scripts
+from taketurns.brokers.redis.nodes import Nodes
 from taketurns.brokers.redis.server import told_as_unavailable
 from taketurns.engine.lease import Beat, Holder
 
@@ -20,14 +21,15 @@ FORGOTTEN_AFTER: Final = timedelta(days=1)
 
 
 class RedisLease:
-    """See taketurns.engine.lease.LeaseLine. A peer that is dead is noticed within `patience_seconds`."""
+    """See taketurns.engine.lease.LeaseLine. A peer that is dead is noticed within `patience_seconds`. A line to a node
+    that the cell has left is broken: a new one finds the other."""
 
-    def __init__(self, url: str, *, cell: str, patience_seconds: float) -> None:
-        self._url = url
+    def __init__(self, nodes: Nodes, *, cell: str, patience_seconds: float) -> None:
+        self._url = nodes.find()
         self._cell = cell
         self._lifetime = replies.milliseconds(FORGOTTEN_AFTER)
-        with told_as_unavailable(url):
-            self._client = addresses.open_sync(url, timeout=patience_seconds, name="taketurns-lease")
+        with told_as_unavailable(self._url):
+            self._client = addresses.open_sync(self._url, timeout=patience_seconds, name="taketurns-lease")
             self._client.exists(cell)
 
     def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:

@@ -6,32 +6,35 @@ Nothing is sent a second time when an answer is lost: whoever asked is told so, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import redis
 import redis.asyncio
 from redis.exceptions import (
+    AskError,
     ClusterError,
     ConnectionError,
+    MovedError,
     NoScriptError,
-    RedisClusterException,
     RedisError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from taketurns.brokers.redis import addresses, scripts
+from taketurns.brokers.redis.nodes import Nodes
 from taketurns.brokers.redis.scripts import Script
 from taketurns.engine.errors import Unavailable
+
+Answer = TypeVar("Answer")
 
 _PASSING: Final = {
     *("ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS"),
     *("OOM", "READONLY", "TRYAGAIN", "UNKILLABLE", "WRONGPASS"),
 }
 """What a server says while it cannot do what it otherwise would."""
-_AWAY: Final = (ConnectionError, RedisTimeoutError, ClusterError, RedisClusterException, OSError)
+_AWAY: Final = (ConnectionError, RedisTimeoutError, ClusterError, OSError)
 
 
 def cell_key(cell: str) -> str:
@@ -58,16 +61,17 @@ class Server:
         self.cell = cell_key(cell)
         self._timeout = timeout
         self._pool_timeout = pool_timeout
+        self._pool_size = pool_size
         self._name = name
-        # The client of a cluster does not wait for a free connection, nor for others that find out its nodes.
-        self._free = asyncio.Semaphore(pool_size) if addresses.is_cluster(url) else contextlib.nullcontext()
-        self._finding_nodes = asyncio.Lock()
-        self._client = addresses.open_async(
-            url, pool_size=pool_size, pool_timeout=pool_timeout, timeout=timeout, name=name
-        )
+        self.nodes = Nodes(url, cell=self.cell, name=name)
+        self._node: str | None = None
+        self._search = asyncio.Lock()
+        self._clients: dict[str, redis.asyncio.Redis] = {}
 
     async def close(self) -> None:
-        await self._client.aclose()
+        while self._clients:
+            _, client = self._clients.popitem()
+            await client.aclose()
 
     def key(self, *parts: object) -> str:
         return ":".join([self.cell, *map(str, parts)])
@@ -77,20 +81,25 @@ class Server:
         return await self.run(scripts.load(verb), *arguments)
 
     async def run(self, script: Script, *arguments: Any) -> Any:
-        async with self._in_time():
+        async def ask(client: redis.asyncio.Redis) -> Any:
             try:
-                return await self._client.evalsha(script.sha, 1, self.cell, *arguments)
+                return await client.evalsha(script.sha, 1, self.cell, *arguments)
             except NoScriptError:
-                return await self._client.eval(script.text, 1, self.cell, *arguments)
+                return await client.eval(script.text, 1, self.cell, *arguments)
+
+        return await self._answer(ask)
 
     async def run_durably(self, script: Script, *arguments: Any, patience_seconds: float) -> Any:
         """Run a script, and wait until what it wrote is on the disk. Raises Unavailable when that is not so in time,
         though it may be later."""
-        async with self._in_time(more_seconds=patience_seconds), self._primary() as client:
+
+        async def ask(client: redis.asyncio.Redis) -> tuple[Any, list[int]]:
             try:
-                answer, written = await self._with_waitaof(client, "EVALSHA", script.sha, arguments, patience_seconds)
+                return await self._with_waitaof(client, "EVALSHA", script.sha, arguments, patience_seconds)
             except NoScriptError:
-                answer, written = await self._with_waitaof(client, "EVAL", script.text, arguments, patience_seconds)
+                return await self._with_waitaof(client, "EVAL", script.text, arguments, patience_seconds)
+
+        answer, written = await self._answer(ask, more_seconds=patience_seconds)
         if written[0] < 1:
             raise Unavailable(
                 f"Redis at {addresses.without_password(self.url)} did not confirm within {patience_seconds:g} s that"
@@ -119,62 +128,81 @@ class Server:
 
     async def command(self, *arguments: Any) -> Any:
         """One command on a key of the cell."""
-        async with self._in_time():
-            return await self._client.execute_command(*arguments)
+        return await self._answer(lambda client: client.execute_command(*arguments))  # type: ignore[no-untyped-call]
 
     async def inform(self, section: str) -> dict[str, Any]:
         """What the server that has the cell says of itself."""
-        async with self._in_time(), self._primary() as client:
-            return dict(await client.info(section))
+        return dict(await self._answer(lambda client: client.info(section)))
 
     @asynccontextmanager
     async def subscribe(self, channel: str) -> AsyncIterator[redis.asyncio.client.PubSub]:
-        """Listen on a connection of its own. Raises Unavailable when none can be made."""
-        with told_as_unavailable(self.url):
-            async with self._single() as client, client.pubsub() as pubsub:
+        """Listen on a connection of its own. Raises Unavailable when none can be made.
+
+        What is published at one node of a cluster is heard at all of them: who listens need not follow the cell.
+        """
+        with self._told_as_unavailable():
+            node = await self._find()
+            async with (
+                addresses.open_one(node, timeout=self._timeout, name=self._name) as client,
+                client.pubsub() as pubsub,
+            ):
                 await pubsub.subscribe(channel)
                 if await pubsub.get_message(timeout=self._timeout) is None:
                     raise Unavailable(f"Redis at {addresses.without_password(self.url)} did not answer in time")
                 yield pubsub
 
+    async def _answer(
+        self, ask: Callable[[redis.asyncio.Redis], Awaitable[Answer]], *, more_seconds: float = 0.0
+    ) -> Answer:
+        """Ask the node that has the cell, or the one that it has moved to: what was refused for that is not done."""
+        async with self._in_time(more_seconds=more_seconds):
+            node = await self._find()
+            try:
+                return await ask(self._client(node))
+            except MovedError as moved:
+                if not self.nodes.is_cluster:
+                    raise
+                self._node = self.nodes.moved_to(moved, told_by=node)
+                return await ask(self._client(self._node))
+
+    async def _find(self) -> str:
+        async with self._search:
+            if self._node is None:
+                self._node = await asyncio.to_thread(self.nodes.find)
+            return self._node
+
+    def _client(self, node: str) -> redis.asyncio.Redis:
+        """The clients of nodes that the cell has left stay open: calls may be under way there."""
+        if node not in self._clients:
+            self._clients[node] = addresses.open_pool(
+                node,
+                pool_size=self._pool_size,
+                pool_timeout=self._pool_timeout,
+                timeout=self._timeout,
+                name=self._name,
+            )
+        return self._clients[node]
+
     @asynccontextmanager
     async def _in_time(self, *, more_seconds: float = 0.0) -> AsyncIterator[None]:
         """The one limit of time for a call: the client's own are kept by `asyncio.wait_for`, which before Python 3.12
         may swallow a cancellation."""
-        with told_as_unavailable(self.url):
+        with self._told_as_unavailable():
             try:
-                async with asyncio.timeout(self._pool_timeout + self._timeout + more_seconds), self._free:
-                    await self._find_nodes()
+                async with asyncio.timeout(self._pool_timeout + self._timeout + more_seconds):
                     yield
             except TimeoutError as error:
                 raise TimeoutError("it did not answer in time") from error
 
-    async def _find_nodes(self) -> None:
-        if isinstance(self._client, redis.asyncio.RedisCluster):
-            async with self._finding_nodes:
-                await self._client.initialize()  # type: ignore[unused-awaitable]
-
-    @asynccontextmanager
-    async def _primary(self) -> AsyncIterator[redis.asyncio.Redis]:
-        """A client of the one server that has the cell's slot."""
-        if isinstance(self._client, redis.asyncio.Redis):
-            yield self._client
-        else:
-            async with self._single() as client:
-                yield client
-
-    @asynccontextmanager
-    async def _single(self) -> AsyncIterator[redis.asyncio.Redis]:
-        """The same with a connection of its own. In a cluster it is made anew each time, for slots move."""
-        url = self.url
-        if isinstance(self._client, redis.asyncio.RedisCluster):
-            await self._find_nodes()
-            node = self._client.get_node_from_key(self.cell)
-            if node is None:
-                raise RedisClusterException(f"no node has the slot of {self.cell}")
-            url = addresses.of_node(url, host=node.host, port=node.port)
-        async with addresses.open_one(url, timeout=self._timeout, name=self._name) as client:
-            yield client
+    @contextmanager
+    def _told_as_unavailable(self) -> Iterator[None]:
+        """After that, where the cell is has to be found anew."""
+        try:
+            with told_as_unavailable(self.url):
+                yield
+        except Unavailable:
+            self._node = None
+            raise
 
 
 @contextmanager
@@ -186,6 +214,8 @@ def told_as_unavailable(url: str) -> Iterator[None]:
         if not isinstance(error, _AWAY) and getattr(error, "status_code", _code(error)) not in _PASSING:
             raise
         what = str(error).strip().partition("\n")[0] or repr(error)
+        if isinstance(error, AskError):
+            what = f"the cell has moved, or is moving, to another node of a cluster: {what}"
         raise Unavailable(f"Redis at {addresses.without_password(url)} is not available: {what}") from error
 
 
