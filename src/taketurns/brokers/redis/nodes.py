@@ -1,7 +1,8 @@
 """Which server has a cell: the one of the address, or in a cluster the node that serves the cell's slot.
 
 All keys of a cell are in one slot, so that a plain client of one node does for it. A client of the whole cluster would
-also follow ASK, to a node that has only some of the slot's keys as yet, and there a script would find half a cell.
+also follow ASK, to a node that has only some of the slot's keys as yet, and there a script would find half a cell
+(decisions/0011).
 """
 
 from __future__ import annotations
