@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -103,6 +104,33 @@ async def test_a_timeout_ends_it(tt: Taketurns) -> None:
 
     task = await wait.run("acme")
     assert (task.status, task.error) == (Status.FAILED, "timed out: the handler was still running after 0.05 s")
+
+
+async def test_a_budget_that_has_no_room_fails_it_and_says_when_to_try_again(
+    tt: Taketurns, connection: Connection
+) -> None:
+    @tt.task
+    async def send(ctx: Context) -> None:
+        async with ctx.budget("mail", limit=2, per="1h"):
+            pass
+
+    @tt.task
+    def send_in_a_thread(ctx: Context) -> None:
+        with ctx.budget("mail", limit=2, per="1h"):
+            pass
+
+    @tt.task
+    async def be_refused(ctx: Context) -> None:
+        async with ctx.budget("chat", limit=2, per="1h") as budget:
+            raise budget.cool_down("300")
+
+    assert (await send.run("acme")).status is Status.COMPLETED
+    assert (await send_in_a_thread.run("acme")).status is Status.COMPLETED
+    for handler, said in ((send, "'mail' has no room"), (send_in_a_thread, "'mail'"), (be_refused, "'chat'")):
+        task = await handler.run("acme")
+        assert task.status is Status.FAILED
+        assert re.search(rf"the budget {said}.*: try again in \d{{3,}} s$", task.error or ""), task.error
+    assert rows(connection, "select from scheduled_tasks union all select from processing_tasks") == []
 
 
 def test_a_program_without_a_loop_runs_tasks_too(tt: Taketurns) -> None:

@@ -104,7 +104,7 @@ class Client:
         if directory.reference(company) is None:
             raise UnknownCompany(company)
         async with self.inline() as (broker, inline):
-            made = await inline.run(registry, company, task, now=self.now)
+            made = await inline.run(registry, company, task)
             record = await history.find(broker.database, made.company_id, made.task_id)
         if record is None:
             raise TaketurnsError("the idempotency key made a task that is forgotten by now: use a new key")
@@ -165,7 +165,7 @@ class Client:
             for ended in [known for known in self._lines if known.is_closed()]:
                 del self._lines[ended]
             broker = make_broker(self.settings, name="taketurns-client")
-            self._lines[loop] = Line(broker, Inline(broker, self.settings))
+            self._lines[loop] = Line(broker, Inline(broker, self.settings, now=self.now))
         return await self._lines[loop].opened()
 
     def now(self) -> datetime | None:

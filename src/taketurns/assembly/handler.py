@@ -163,9 +163,10 @@ class Handler(Generic[Call, Payload, Result]):
 
         The handler is run as a worker would run it, once: it is validated and timed, and what it raises is the
         record's `error`. So look at the `status`, or ask for `returned()`, which raises NotCompleted for all that did
-        not complete. With an idempotency key that was used before nothing is run, and the answer is the earlier task.
-        Raises InvalidPayload and InvalidOption before anything is stored, UnknownCompany, IdempotencyConflict and
-        Unavailable.
+        not complete. A task that would be tried again, or put off for a budget, has failed. With an idempotency key
+        that was used before nothing is run, and the answer is the earlier task.
+        Raises InvalidPayload and InvalidOption before anything is stored, UnknownCompany, IdempotencyConflict,
+        QuotaExceeded and Unavailable.
         """
         return await self._application.client.run(
             str(company), self._inline_task(args, arguments), self._application.registry

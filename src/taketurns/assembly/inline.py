@@ -18,25 +18,26 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.task import Enqueued, NewTask
 from taketurns.execution import Executor
 from taketurns.settings import Settings
+from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker.lease import Lease
 
 LINGER_SECONDS: Final = 10.0
 
 
 class Inline:
-    """What one event loop runs inline."""
+    """What one event loop runs inline. `now` stands in for the database's clock."""
 
-    def __init__(self, broker: PostgresBroker, settings: Settings) -> None:
+    def __init__(self, broker: PostgresBroker, settings: Settings, *, now: Callable[[], datetime | None]) -> None:
         self._leases = Leases(broker, settings)
-        self._broker = InlineBroker(broker, lease=self._leases.held)
+        self._broker = InlineBroker(broker, lease=self._leases.held, now=now)
+        self._budgets = PostgresBudgets(broker.database, now=now)
         self._executors: dict[Registry, Executor] = {}
 
-    async def run(
-        self, registry: Registry, company: str, task: NewTask, *, now: Callable[[], datetime | None]
-    ) -> Enqueued:
+    async def run(self, registry: Registry, company: str, task: NewTask) -> Enqueued:
         """See InlineBroker.run."""
-        executor = self._executors.setdefault(registry, Executor(registry))
-        return await self._broker.run(executor, company, task, now=now)
+        if registry not in self._executors:
+            self._executors[registry] = Executor(registry, budgets=self._budgets)
+        return await self._broker.run(self._executors[registry], company, task)
 
     async def close(self) -> None:
         """Wait for what runs, and give the lease up."""

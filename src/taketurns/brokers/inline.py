@@ -7,6 +7,7 @@ There is one attempt. A caller that dies is noticed by its lease, as a worker is
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -37,22 +38,28 @@ class Recorder(Broker, Protocol):
 
 
 class InlineBroker:
-    """Runs tasks for callers in one event loop. `lease` holds one for the time of a run, and tells its worker's id."""
+    """Runs tasks for callers in one event loop. `lease` holds one for the time of a run, and tells its worker's id;
+    `now` stands in for the database's clock."""
 
-    def __init__(self, recorder: Recorder, *, lease: Callable[[], AbstractAsyncContextManager[UUID]]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        lease: Callable[[], AbstractAsyncContextManager[UUID]],
+        now: Callable[[], datetime | None],
+    ) -> None:
         self._recorder = recorder
         self._lease = lease
+        self._now = now
         self._runs: set[asyncio.Task[Enqueued]] = set()
 
-    async def run(
-        self, executor: Executor, company: str, task: NewTask, *, now: Callable[[], datetime | None]
-    ) -> Enqueued:
+    async def run(self, executor: Executor, company: str, task: NewTask) -> Enqueued:
         """Create a task and do it. How that ended is in the record: a handler that fails raises nothing here.
 
         A caller that is cancelled leaves at once; its handler is told to stop, and its end is recorded all the same.
-        Raises UnknownCompany, IdempotencyConflict and Unavailable.
+        Raises UnknownCompany, IdempotencyConflict, QuotaExceeded and Unavailable.
         """
-        run = Run(self._recorder, executor, now=now)
+        run = Run(self._recorder, executor, now=self._now)
         running = asyncio.create_task(self._held(run, company, task), name="taketurns-inline")
         self._runs.add(running)
         running.add_done_callback(self._runs.discard)
@@ -119,10 +126,13 @@ class Run:
 
 
 def _last(report: Report) -> Report:
-    """There is one attempt: what would be tried again, or put off, has failed."""
+    """There is one attempt: what would be tried again, or put off, has failed, and says when it might go better."""
     if report.outcome in LAST:
         return report
-    return Report(report.task, Outcome.FAILED, error=report.error or "put off, which a task that runs inline cannot be")
+    error = report.error or "the handler asked for another attempt"
+    if report.outcome is Outcome.DEFERRED:
+        error = f"{error}: try again in {math.ceil(report.delay_seconds or 0)} s"
+    return Report(report.task, Outcome.FAILED, error=error)
 
 
 def _tell(running: asyncio.Task[Enqueued]) -> None:

@@ -214,7 +214,7 @@ class ClockedClient(Client):
     @asynccontextmanager
     async def inline(self) -> AsyncIterator[tuple[PostgresBroker, Inline]]:
         async with self.broker() as broker:
-            inline = Inline(broker, self.settings)
+            inline = Inline(broker, self.settings, now=self.now)
             try:
                 yield broker, inline
             finally:
