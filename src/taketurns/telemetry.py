@@ -72,7 +72,8 @@ class Event(StrEnum):
     RESERVATIONS_REFUNDED = "quotas given back of jobs that never arrived"
     DUTY_FAILED = "duty failed, will be repeated"
 
-    # The server of jobs.
+    # Jobs, and their server.
+    JOB_LOST = "job lost: something of it is gone from Redis, and it was put among the dead letters"
     REDIS_SET_UP_WRONGLY = "Redis is set up in a way that can lose jobs"
 
     # The API.
@@ -117,6 +118,7 @@ TURNS_HEALED = Counter("turns_healed", "Companies with work that were found outs
 TICKS_MADE = Counter("ticks_made", "Tasks that schedules made.")
 TICKS_FAILED = Counter("ticks_failed", "Ticks of schedules that failed and will be repeated.")
 QUOTAS_CORRECTED = Counter("quotas_corrected", "Periods whose count of tasks differed from the rows.")
+JOBS_LOST = Counter("jobs_lost", "Jobs of which something was lost, and which failed without being run.")
 REPORTS_IGNORED = Counter("reports_ignored", "Attempts whose task was cancelled or taken back before they ended.")
 SETTLE_SECONDS = Histogram(
     "settle_seconds",

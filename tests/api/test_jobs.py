@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
@@ -22,9 +24,10 @@ from taketurns.brokers.redis import RedisBroker
 from taketurns.brokers.redis.server import Server
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
+from taketurns.companies.quotas import JobRefunds
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.registry import Registry
-from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report
+from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report, Status
 from taketurns.storage.database import Database
 from tests.valkeys import Valkey, Valkeys
 from tests.worker.waiting import eventually
@@ -216,6 +219,113 @@ async def test_jobs_are_charged_to_the_companys_quotas(client: AsyncClient, jobs
     assert len(await jobs.claim(WORKER, queues=["default"], batch=10)) == 2
     await client.post(f"{JOBS}/{job_id}/cancel")
     assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["code"] == "quota_exceeded"
+
+
+# Fault 047.
+async def test_a_replay_is_answered_when_the_quota_is_used_up(client: AsyncClient) -> None:
+    await client.patch("/companies/acme", json={"quotas": {"hour": 1}})
+    key = {"Idempotency-Key": "once"}
+    job_id = await create(client, **key)
+    again = await client.post(JOBS, json=JOB, headers=key)
+    assert (again.status_code, again.json()["jobId"], again.headers["idempotent-replayed"]) == (200, job_id, "true")
+    other = await client.post(JOBS, json=JOB | {"priority": 1}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+    for headers in ({}, {"Idempotency-Key": "another"}):
+        refused = await client.post(JOBS, json=JOB, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+    assert await charged(client) == (1, 0)
+
+
+async def charged(client: AsyncClient) -> tuple[int, int]:
+    """What was reserved of acme's hour, and refunded of it."""
+    hour = (await client.get("/companies/acme/usage")).json()["current"][0]
+    return hour["reserved"], hour["refunded"]
+
+
+async def fail(jobs: RedisBroker) -> None:
+    await jobs.settle([Report(await claim(jobs), Outcome.FAILED, error="broken")])
+
+
+async def test_a_job_that_failed_twice_gives_both_charges_back(
+    client: AsyncClient, database: Database, jobs: RedisBroker, acme: Company
+) -> None:
+    await client.patch("/companies/acme", json={"quotas": {"hour": 1}})
+    job_id = await create(client)
+    first = await jobs.job(acme.id, UUID(job_id))
+    await fail(jobs)
+    assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["status"] == "pending"
+    again = await jobs.job(acme.id, UUID(job_id))
+    assert first is not None
+    assert again is not None
+    assert first.reserved_at != again.reserved_at
+    assert await charged(client) == (2, 1)
+    duty = JobRefunds(database, jobs)
+    await duty.step()
+    assert await charged(client) == (2, 1), "the refund of the first run is not taken for the second's"
+    await fail(jobs)
+    for _ in range(2):
+        await duty.step()
+    assert await charged(client) == (2, 2)
+
+
+async def test_a_job_that_many_run_again_at_once_is_charged_once(
+    client: AsyncClient, database: Database, jobs: RedisBroker, acme: Company
+) -> None:
+    await client.patch("/companies/acme", json={"quotas": {"hour": 100}})
+    for end in (Outcome.COMPLETED, Outcome.FAILED):
+        job_id = await create(client)
+        before = await charged(client)
+        await jobs.settle([Report(await claim(jobs), end)])
+        await asyncio.gather(*[client.post(f"{JOBS}/{job_id}/retry") for _ in range(8)])
+        refunds = 1 if end is Outcome.FAILED else 0
+        reserved, refunded = await charged(client)
+        assert reserved - refunded == before[0] - before[1] + 1 - refunds
+        await fail(jobs)
+        await JobRefunds(database, jobs).step()
+        reserved, refunded = await charged(client)
+        assert reserved - refunded == before[0] - before[1] - refunds, "the second run gave its charge back"
+
+
+class IsGone(RedisBroker):
+    """It goes away between a reservation and the retry."""
+
+    arrives = False
+
+    async def retry(self, *arguments: Any, **options: Any) -> Status | None:
+        if self.arrives:
+            await super().retry(*arguments, **options)
+        raise Unavailable("the connection was lost")
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_charge_for_a_retry_whose_answer_was_lost_is_given_back_unless_it_arrived(
+    database: Database, broker: PostgresBroker, registry: Registry, jobs: RedisBroker, acme: Company, arrives: bool
+) -> None:
+    gone = IsGone(jobs.server)
+    gone.arrives = arrives
+    app = api(database, broker, registry, gone)
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api") as client:
+        await client.patch("/companies/acme", json={"quotas": {"hour": 10}})
+        job_id = await create(client)
+        await finish(jobs)
+        answer = await client.post(f"{JOBS}/{job_id}/retry")
+        assert (answer.status_code, answer.json()["code"]) == (503, "jobs_unavailable")
+        assert await charged(client) == (2, 0)
+        await JobRefunds(database, jobs).step(at=datetime.now(UTC) + timedelta(minutes=2))
+        assert await charged(client) == ((2, 0) if arrives else (2, 1))
+        if not arrives:
+            gone.arrives = True
+            await client.post(f"{JOBS}/{job_id}/retry")
+            assert await charged(client) == (3, 1)
+
+
+async def test_a_retry_that_is_refused_costs_nothing(client: AsyncClient, jobs: RedisBroker) -> None:
+    await client.patch("/companies/acme", json={"quotas": {"hour": 10}})
+    job_id = await create(client)
+    assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["status"] == "pending"
+    await claim(jobs)
+    assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["code"] == "invalid_state"
+    assert await charged(client) == (1, 0)
 
 
 # Streams.

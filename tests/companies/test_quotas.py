@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -15,7 +16,7 @@ from taketurns.companies import directory, quotas
 from taketurns.companies.directory import Company
 from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.errors import QuotaExceeded, Unavailable, UnknownCompany
-from taketurns.engine.job import JobName
+from taketurns.engine.job import Charge
 from taketurns.engine.quota import Quotas
 from taketurns.engine.task import NewTask, Outcome, Report, Status
 from taketurns.storage.database import Database
@@ -47,7 +48,7 @@ async def jobs(valkey_url: str, valkey_cell: str, acme: Company) -> AsyncIterato
     await cell.close()
 
 
-async def hand_over(jobs: RedisBroker, name: JobName, *, reserved_at: datetime | None = NOON) -> None:
+async def hand_over(jobs: RedisBroker, name: Charge, *, reserved_at: datetime = NOON) -> None:
     task = NewTask(type="work", payload="{}", task_id=name.job_id, reserved_at=reserved_at)
     (made,) = await jobs.enqueue("acme", [task])
     assert made.task_id == name.job_id
@@ -82,9 +83,11 @@ async def test_without_quotas_nothing_is_written(database: Database, acme: Compa
 
 
 async def test_a_refund_that_is_told_several_times_is_made_once(database: Database, acme: Company) -> None:
-    name = JobName(acme.id, uuid4())
+    name = Charge(acme.id, uuid4(), NOON)
     await quotas.reserve(database, "acme", [name.job_id], at=NOON)
-    refunded = await asyncio.gather(*[quotas.refund(database, [name, JobName(acme.id, uuid4())]) for _ in range(8)])
+    refunded = await asyncio.gather(
+        *[quotas.refund(database, [name, Charge(acme.id, uuid4(), NOON)]) for _ in range(8)]
+    )
     assert sorted(refunded) == [0] * 7 + [1]
     await Tally(database).step()
     assert await quotas.refund(database, [name]) == 0
@@ -93,11 +96,15 @@ async def test_a_refund_that_is_told_several_times_is_made_once(database: Databa
 
 async def test_a_job_that_is_run_again_by_hand_is_charged_once_more(database: Database, acme: Company) -> None:
     """Fault 085: the failure of the second run gives the second charge back, and the first stands."""
-    name = JobName(acme.id, uuid4())
+    name = Charge(acme.id, uuid4(), NOON)
     await quotas.reserve(database, "acme", [name.job_id], at=NOON)
     await quotas.confirm(database, [name])
     again = await quotas.reserve(database, "acme", [name.job_id], at=NOON + HOUR)
     assert again.reserved_at == NOON + HOUR
+    late = await quotas.reserve(database, "acme", [name.job_id], instead_of=NOON, at=NOON + 2 * HOUR)
+    assert late.reserved_at == NOON + HOUR, "somebody else runs it again already"
+    assert await quotas.refund(database, [name]) == 0, "the first charge stands"
+    name = replace(name, reserved_at=NOON + HOUR)
     assert (await counts(database), await counts(database, at=NOON + HOUR)) == ((1, 0), (1, 0))
     assert await quotas.refund(database, [name]) == 1
     assert (await counts(database), await counts(database, at=NOON + HOUR)) == ((1, 0), (1, 1))
@@ -107,7 +114,7 @@ async def test_a_job_that_is_run_again_by_hand_is_charged_once_more(database: Da
 async def test_a_job_that_never_arrived_is_given_back_and_one_that_did_is_not(
     database: Database, acme: Company, jobs: RedisBroker
 ) -> None:
-    arrived, lost, young = (JobName(acme.id, uuid4()) for _ in range(3))
+    arrived, lost, young = (Charge(acme.id, uuid4(), NOON) for _ in range(3))
     await quotas.reserve(database, "acme", [arrived.job_id, lost.job_id], at=NOON)
     await quotas.reserve(database, "acme", [young.job_id], at=NOON + timedelta(minutes=5))
     await hand_over(jobs, arrived)
@@ -121,10 +128,24 @@ async def test_a_job_that_never_arrived_is_given_back_and_one_that_did_is_not(
     assert await counts(database) == (3, 2)
 
 
+async def test_a_reservation_for_another_run_that_never_came_is_given_back(
+    database: Database, acme: Company, jobs: RedisBroker
+) -> None:
+    name = Charge(acme.id, uuid4(), NOON)
+    await quotas.reserve(database, "acme", [name.job_id], at=NOON)
+    await quotas.confirm(database, [name])
+    await hand_over(jobs, name)
+    claimed = await jobs.claim(UUID(int=1), queues=["default"], batch=1)
+    await jobs.settle([Report(task, Outcome.COMPLETED) for task in claimed])
+    await quotas.reserve(database, "acme", [name.job_id], instead_of=NOON, at=NOON + HOUR)
+    await JobRefunds(database, jobs).step(at=NOON + 2 * HOUR)
+    assert (await counts(database), await counts(database, at=NOON + HOUR)) == ((1, 0), (1, 1))
+
+
 async def test_a_job_that_fails_or_never_starts_is_given_back_once(
     database: Database, acme: Company, jobs: RedisBroker
 ) -> None:
-    failed, cancelled, running = (JobName(acme.id, uuid4()) for _ in range(3))
+    failed, cancelled, running = (Charge(acme.id, uuid4(), NOON) for _ in range(3))
     await quotas.reserve(database, "acme", [failed.job_id, cancelled.job_id, running.job_id], at=NOON)
     await hand_over(jobs, failed)
     await fail(jobs)
@@ -143,7 +164,7 @@ async def test_a_job_that_fails_or_never_starts_is_given_back_once(
 async def test_refunds_wait_with_the_jobs_broker_while_the_database_is_away(
     database: Database, acme: Company, jobs: RedisBroker
 ) -> None:
-    name = JobName(acme.id, uuid4())
+    name = Charge(acme.id, uuid4(), NOON)
     await quotas.reserve(database, "acme", [name.job_id], at=NOON)
     await hand_over(jobs, name)
     await fail(jobs)

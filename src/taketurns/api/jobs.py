@@ -21,8 +21,8 @@ from taketurns.api.requests import CreateTask
 from taketurns.api.waiting import Waited
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import UNLIMITED, Company
-from taketurns.engine.errors import IdempotencyConflict, Unavailable
-from taketurns.engine.job import Job, JobName
+from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, Unavailable
+from taketurns.engine.job import Charge, Job
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.storage.ids import new_id
 
@@ -151,18 +151,22 @@ async def retry_job(request: Request) -> Response:
     given, jobs, owner, job_id = parts(request), _jobs(request), await _owner(request), paths.job_id(request)
     with _reached():
         job = await _job(jobs, owner, job_id)
-    reservation = None
-    if job.status.is_terminal:  # a new attempt is a new charge
-        reservation = await quotas.reserve(given.database, str(owner), [job_id])
+    charges, reserved_at = list[Charge](), None
+    if job.status.is_terminal:
+        reservation = await _reserved_again(given, job)
+        charges, reserved_at = _charges(reservation, job_id), reservation.reserved_at
     with _reached():
-        if await jobs.broker.retry(str(owner), job_id) is Status.PROCESSING:
-            raise Problem(
-                problems.INVALID_STATE, "the job is processing: it can be run again when this attempt has ended"
-            )
-        job = await _job(jobs, owner, job_id)
-    if reservation is not None:
-        await _confirm(given, reservation, JobName(owner, job_id))
-    return _send(job)
+        had = await jobs.broker.retry(str(owner), job_id, reserved_at=reserved_at)
+        found = await jobs.broker.job(owner, job_id)
+    if found is not None and found.reserved_at == reserved_at:
+        await _confirm(given, charges)
+    else:  # somebody else was first
+        await _refund(given, charges)
+    if found is None:
+        raise paths.job_not_found()
+    if had is Status.PROCESSING:
+        raise Problem(problems.INVALID_STATE, "the job is processing: it can be run again when this attempt has ended")
+    return _send(found)
 
 
 def _jobs(request: Request) -> Jobs:
@@ -189,21 +193,55 @@ async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, reques
     never sent again. What is reserved for a job that never came is given back by the workers' upkeep."""
     with _reached():
         await jobs.put_company(company)
-    name = JobName(company.id, _id_of(new))
-    reservation = await _reserved(given, company, name)
+    try:
+        reservation = await _reserved(given, company, _id_of(new))
+    except QuotaExceeded:
+        earlier = await _earlier(jobs, company, new)
+        if earlier is None:
+            raise
+        return earlier
+    charges = _charges(reservation, _id_of(new))
     new = replace(new, reserved_at=reservation.reserved_at)
     try:
         with _reached():
             made = await _handed_over(jobs, company, new, request)
     except IdempotencyConflict:
-        await _refund(given, reservation, name)
-        detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another request"
-        raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
+        await _refund(given, charges)
+        raise _key_reused() from None
     if made.replayed:
-        await _refund(given, reservation, name)
+        await _refund(given, charges)
         return made
-    await _confirm(given, reservation, name)
+    await _confirm(given, charges)
     return replace(made, allowances=reservation.allowances)
+
+
+async def _reserved_again(given: Parts, job: Job) -> quotas.Reservation:
+    """The charge for running a job again that has ended, once it is settled what becomes of the one that it had.
+    Raises UnknownCompany, QuotaExceeded and Unavailable."""
+    charges = _charges(job, job.id)
+    if job.is_refundable:
+        await quotas.refund(given.database, charges)
+    else:
+        await quotas.confirm(given.database, charges)
+    return await quotas.reserve(given.database, str(job.company_id), [job.id], instead_of=job.reserved_at)
+
+
+async def _earlier(jobs: Jobs, company: Company, new: NewTask) -> Enqueued | None:
+    """What the idempotency key of a job has made already, which costs nothing."""
+    if new.idempotency_key is None:
+        return None
+    with _reached():
+        known = await jobs.broker.known_key(company.id, new.idempotency_key)
+    if known is None:
+        return None
+    if known.fingerprint != new.fingerprint:
+        raise _key_reused()
+    return Enqueued(0, True, company.id, known.job_id, None, None, None)
+
+
+def _key_reused() -> Problem:
+    detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another request"
+    return Problem(problems.IDEMPOTENCY_KEY_REUSED, detail)
 
 
 async def _handed_over(jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued:
@@ -217,23 +255,28 @@ async def _handed_over(jobs: Jobs, company: Company, new: NewTask, request: Requ
     return made
 
 
-async def _reserved(given: Parts, company: Company, name: JobName) -> quotas.Reservation:
+async def _reserved(given: Parts, company: Company, job_id: UUID) -> quotas.Reservation:
     """A job's place in its company's quotas. Raises QuotaExceeded and Unavailable."""
     if company.quotas == UNLIMITED:
         return quotas.Reservation(company.id, None, ())
-    return await quotas.reserve(given.database, str(company.id), [name.job_id])
+    return await quotas.reserve(given.database, str(company.id), [job_id])
 
 
-async def _refund(given: Parts, reservation: quotas.Reservation, name: JobName) -> None:
-    if reservation.reserved_at is not None:
+def _charges(charged: quotas.Reservation | Job, job_id: UUID) -> list[Charge]:
+    """What was reserved for a job, or what it is charged for: one or none."""
+    return [] if charged.reserved_at is None else [Charge(charged.company_id, job_id, charged.reserved_at)]
+
+
+async def _refund(given: Parts, charges: list[Charge]) -> None:
+    if charges:
         with suppress(Unavailable):  # upkeep finds that it never came
-            await quotas.refund(given.database, [name])
+            await quotas.refund(given.database, charges)
 
 
-async def _confirm(given: Parts, reservation: quotas.Reservation, name: JobName) -> None:
-    if reservation.reserved_at is not None:
+async def _confirm(given: Parts, charges: list[Charge]) -> None:
+    if charges:
         with suppress(Unavailable):  # upkeep finds that it came
-            await quotas.confirm(given.database, [name])
+            await quotas.confirm(given.database, charges)
 
 
 def _id_of(new: NewTask) -> UUID:

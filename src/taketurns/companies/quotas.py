@@ -1,8 +1,8 @@
 """What companies have used of their quotas, and what is reserved and given back for jobs, which wait elsewhere.
 
 PostgreSQL's own tasks reserve and refund where they move: see `brokers/postgres/reserve.sql`. A job reserves here
-before it is handed over, and its refund is told by its broker, once or several times. What was reserved for a job that
-never arrived is found by asking for the job.
+before it is handed over, and its refund is told by its broker, once or several times. What was reserved for a run that
+never arrived is found by asking for the job, which tells what it is charged for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg import sql
 
 from taketurns import telemetry
 from taketurns.engine.errors import UnknownCompany
-from taketurns.engine.job import JobBroker, JobName
+from taketurns.engine.job import Charge, JobBroker
 from taketurns.engine.quota import Allowance, Period
 from taketurns.storage import quotas
 from taketurns.storage.database import Database
@@ -47,7 +47,7 @@ cross join lateral (
 order by u.starts_at desc, u.period
 """
 _UNCONFIRMED: Final = """
-select r.company_id, r.job_id from {schema}.job_reservations r
+select r.company_id, r.job_id, r.reserved_at from {schema}.job_reservations r
 where not r.confirmed and r.reserved_at < coalesce(%(at)s, clock_timestamp()) - %(age)s
 order by r.reserved_at limit %(most)s
 """
@@ -106,41 +106,49 @@ async def usage(database: Database, company: UUID | str, *, at: datetime | None 
 
 
 async def reserve(
-    database: Database, company: str, job_ids: Sequence[UUID], *, at: datetime | None = None
+    database: Database,
+    company: str,
+    job_ids: Sequence[UUID],
+    *,
+    instead_of: datetime | None = None,
+    at: datetime | None = None,
 ) -> Reservation:
     """Reserve for jobs that are about to be handed over, for all or none.
 
-    A job whose hand-over is repeated is not charged twice; one that is run again after it arrived is. Raises
-    UnknownCompany, QuotaExceeded and Unavailable.
+    A job whose hand-over is repeated is not charged twice; one that is run again after it arrived is, once for the
+    charge that it had before (`instead_of`), however many ask for that at once. Raises UnknownCompany, QuotaExceeded
+    and Unavailable.
     """
     try:
         with quotas.refusals():
-            ((company_id, reserved_at, told),) = await database.call("reserve_jobs", company, list(job_ids), at)
+            ((company_id, reserved_at, told),) = await database.call(
+                "reserve_jobs", company, list(job_ids), at, instead_of
+            )
     except psycopg.errors.NoDataFound as error:
         raise UnknownCompany(company) from error
     allowances = quotas.read(told)[1] if told else ()
     return Reservation(company_id, reserved_at, allowances)
 
 
-async def confirm(database: Database, jobs: Sequence[JobName]) -> None:
-    """Take note that these jobs arrived."""
-    await database.call("confirm_jobs", *_columns(jobs))
+async def confirm(database: Database, charges: Sequence[Charge]) -> None:
+    """Take note that the jobs charged for arrived."""
+    await database.call("confirm_jobs", *_columns(charges))
 
 
-async def refund(database: Database, jobs: Sequence[JobName]) -> int:
-    """Give back what was reserved for these jobs; answers how many that were. Each is given back once only."""
-    ((refunded,),) = await database.call("refund_jobs", *_columns(jobs))
+async def refund(database: Database, charges: Sequence[Charge]) -> int:
+    """Give these charges back; answers how many that were. Each is given back once only."""
+    ((refunded,),) = await database.call("refund_jobs", *_columns(charges))
     return int(refunded)
 
 
 async def unconfirmed(
     database: Database, *, age: timedelta = timedelta(seconds=UNCONFIRMED_SECONDS), at: datetime | None = None
-) -> list[JobName]:
-    """Jobs that were reserved for so long ago, and of which nobody said that they arrived."""
+) -> list[Charge]:
+    """What was reserved so long ago for jobs of which nobody said that they arrived."""
     statement = sql.SQL(_UNCONFIRMED).format(schema=sql.Identifier(database.schema))
     async with database.connection() as connection:
         cursor = await connection.execute(statement, {"at": at, "age": age, "most": MOST})
-        return [JobName(*row) for row in await cursor.fetchall()]
+        return [Charge(*row) for row in await cursor.fetchall()]
 
 
 class Tally:
@@ -183,11 +191,12 @@ class JobRefunds:
         if due:
             await refund(self._database, due)
             await self._jobs.drop_refunds(due)
-        missing: list[JobName] = []
-        arrived: list[JobName] = []
-        for name in await unconfirmed(self._database, at=at):
-            found = await self._jobs.job(name.company_id, name.job_id)
-            (arrived if found else missing).append(name)
+        missing: list[Charge] = []
+        arrived: list[Charge] = []
+        for charge in await unconfirmed(self._database, at=at):
+            found = await self._jobs.job(charge.company_id, charge.job_id)
+            has_arrived = found is not None and found.reserved_at == charge.reserved_at
+            (arrived if has_arrived else missing).append(charge)
         if arrived:
             await confirm(self._database, arrived)
         if missing:
@@ -196,5 +205,9 @@ class JobRefunds:
         return 0.0 if len(due) >= MOST else self._every_seconds
 
 
-def _columns(jobs: Sequence[JobName]) -> tuple[list[UUID], list[UUID]]:
-    return [job.company_id for job in jobs], [job.job_id for job in jobs]
+def _columns(charges: Sequence[Charge]) -> tuple[list[UUID], list[UUID], list[datetime]]:
+    return (
+        [charge.company_id for charge in charges],
+        [charge.job_id for charge in charges],
+        [charge.reserved_at for charge in charges],
+    )

@@ -39,6 +39,11 @@ class Job:
     request_id: str | None
     reserved_at: datetime | None = None
 
+    @property
+    def is_refundable(self) -> bool:
+        """Whether what was charged for it is given back."""
+        return self.status is Status.FAILED or (self.status is Status.CANCELLED and self.started_at is None)
+
 
 @dataclass(frozen=True, slots=True)
 class JobName:
@@ -46,6 +51,23 @@ class JobName:
 
     company_id: UUID
     job_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one run of a job was charged for. A job that is run again by hand is charged again, to other periods."""
+
+    company_id: UUID
+    job_id: UUID
+    reserved_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKey:
+    """Which job an idempotency key has made, and of what request."""
+
+    job_id: UUID
+    fingerprint: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +92,16 @@ class JobBroker(Broker, Protocol):
         """The moves of a job numbered above `after`, in order; None when the company has no such job."""
         ...
 
+    async def known_key(self, company_id: UUID, key: str) -> KnownKey | None:
+        """What became of an idempotency key of a company; None when it is free."""
+        ...
+
+    async def retry(
+        self, company: str, task_id: UUID, *, reserved_at: datetime | None = None, at: datetime | None = None
+    ) -> Status | None:
+        """See Broker.retry. What is charged for running a job again that had ended was reserved at `reserved_at`."""
+        ...
+
     async def put_company(
         self, company_id: UUID, *, slug: str, weight: int, max_in_flight: int | None, paused: bool
     ) -> None:
@@ -80,12 +112,12 @@ class JobBroker(Broker, Protocol):
         """Drop a company with all its jobs; what is running is told when it reports."""
         ...
 
-    async def due_refunds(self, *, most: int = 1_000) -> list[JobName]:
-        """Jobs that failed, or were cancelled before they started, and whose quota was not given back yet, oldest
+    async def due_refunds(self, *, most: int = 1_000) -> list[Charge]:
+        """Charges of jobs that failed, or were cancelled before they started, which were not given back yet, oldest
         first. They are named until `drop_refunds`."""
         ...
 
-    async def drop_refunds(self, jobs: Sequence[JobName]) -> None:
+    async def drop_refunds(self, charges: Sequence[Charge]) -> None:
         """Name these no more: their quota was given back."""
         ...
 

@@ -40,7 +40,7 @@ local function claim()
 {CLAIM}
 end
 local before = seen(cjson.decode(ARGV[5]))
-local taken = claim()
+local taken = claim()[1]
 local held, turns = {{}}, {{}}
 for _, company in ipairs(redis.call('SMEMBERS', key('companies'))) do
   held[company] = redis.call('SCARD', key('held', company))
@@ -83,7 +83,7 @@ def watched(cell: RedisCell) -> list[Watched]:
 
 async def claim_watched(cell: RedisCell, batch: int, *, queues: list[str] | None = None) -> list[ClaimedTask]:
     token = uuid4()
-    arguments = claim_arguments(UUID(int=1), token, queues=queues or ["default"], batch=batch)
+    arguments = claim_arguments(UUID(int=1), token, queues=queues or ["default"], batch=batch, lost_lifetime=1_000)
     return [replies.claimed(row, token) for row in await cell.broker.server.run(WATCHED, *arguments)]
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from taketurns.brokers.redis import RedisBroker
-from taketurns.engine.job import JobName
+from taketurns.engine.job import Charge, JobName
 from taketurns.engine.task import NewTask, Outcome, Report, Status
 from tests.brokers.cell import ids, keyed_task, new_tasks
 from tests.brokers.redis.cell import RedisCell
@@ -129,7 +129,8 @@ async def test_quotas_are_to_be_given_back_for_jobs_that_failed_or_never_started
     await cell.broker.settle([Report(task, outcomes[task.task_id]) for task in claimed if task.task_id in outcomes])
     for job_id in (stopped, waiting):
         await cell.broker.cancel("acme", job_id)
-    due = [JobName(company, failed), JobName(company, waiting)]
+    assert reserved_at is not None
+    due = [Charge(company, failed, reserved_at), Charge(company, waiting, reserved_at)]
     assert await cell.broker.due_refunds() == due
     await cell.broker.drop_refunds(due[:1])
     assert await cell.broker.due_refunds() == due[1:]

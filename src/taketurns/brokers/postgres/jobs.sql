@@ -5,11 +5,13 @@
 
 -- Answers when the jobs were reserved (null: the company has no quotas) and how the quotas stand then. A job that has a
 -- reservation which is not confirmed keeps it; a confirmed one is run again by hand: its charge stands, and it is
--- charged once more.
+-- charged once more. Of several who do that at once, each tells the charge that it saw (`instead_of`), and the first one
+-- is charged for it.
 create or replace function reserve_jobs(
     of_company text,
     job_ids uuid[],
     at timestamptz default null,
+    instead_of timestamptz default null,
     out company_id uuid,
     out reserved_at timestamptz,
     out told text
@@ -41,13 +43,14 @@ begin
     perform from job_reservations r where r.company_id = owner and r.job_id = any (job_ids) order by r.job_id for update;
     insert into quota_changes (company_id, hour_starts_at, kept)
     select owner, date_trunc('hour', r.reserved_at, 'UTC'), count(*) from job_reservations r
-    where r.company_id = owner and r.job_id = any (job_ids) and r.confirmed
+    where r.company_id = owner and r.job_id = any (job_ids)
+        and r.confirmed and r.reserved_at = coalesce(instead_of, r.reserved_at)
     group by 2;
     with reserved as (
         insert into job_reservations as r (company_id, job_id, reserved_at)
         select owner, j.job_id, moment from (select distinct unnest(job_ids) as job_id) j order by j.job_id
         on conflict (company_id, job_id) do update set reserved_at = excluded.reserved_at, confirmed = false
-            where r.confirmed
+            where r.confirmed and r.reserved_at = coalesce(instead_of, r.reserved_at)
         returning 1
     )
     select count(*) into wanted from reserved;
@@ -61,16 +64,16 @@ begin
 end
 $$;
 
--- Give back what was reserved for these jobs; answers for how many. Named again, a job changes nothing.
-create or replace function refund_jobs(companies uuid[], job_ids uuid[]) returns integer
+-- Give back what was reserved for these jobs then; answers for how many. Named again, a charge changes nothing.
+create or replace function refund_jobs(companies uuid[], job_ids uuid[], moments timestamptz[]) returns integer
 language sql volatile
 set search_path from current
 set enable_seqscan = off
 as $$
     with charged as materialized (
         select r.company_id, r.job_id from job_reservations r
-        join unnest(companies, job_ids) as j(company_id, job_id)
-            on j.company_id = r.company_id and j.job_id = r.job_id
+        join unnest(companies, job_ids, moments) as j(company_id, job_id, reserved_at)
+            on j.company_id = r.company_id and j.job_id = r.job_id and j.reserved_at = r.reserved_at
         order by r.company_id, r.job_id
         for update of r
     ), given_back as (
@@ -84,15 +87,15 @@ as $$
 $$;
 
 -- Take note that these jobs arrived where they wait.
-create or replace function confirm_jobs(companies uuid[], job_ids uuid[]) returns void
+create or replace function confirm_jobs(companies uuid[], job_ids uuid[], moments timestamptz[]) returns void
 language sql volatile
 set search_path from current
 set enable_seqscan = off
 as $$
     with arrived as materialized (
         select r.company_id, r.job_id from job_reservations r
-        join unnest(companies, job_ids) as j(company_id, job_id)
-            on j.company_id = r.company_id and j.job_id = r.job_id
+        join unnest(companies, job_ids, moments) as j(company_id, job_id, reserved_at)
+            on j.company_id = r.company_id and j.job_id = r.job_id and j.reserved_at = r.reserved_at
         where not r.confirmed
         order by r.company_id, r.job_id
         for update of r

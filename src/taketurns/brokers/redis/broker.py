@@ -9,13 +9,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
+from taketurns import telemetry
 from taketurns.brokers.redis import checks, leases, replies, scripts, wakeups
 from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, optional
 from taketurns.brokers.redis.server import Server
 from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
-from taketurns.engine.job import Job, JobEvent, JobName
+from taketurns.engine.job import Charge, Job, JobEvent, JobName, KnownKey
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 from taketurns.storage.ids import new_id
+from taketurns.telemetry import Event
 
 COMPANIES_AT_A_TIME = 200
 JOBS_AT_A_TIME = 1_000
@@ -44,6 +46,7 @@ class RedisBroker:
         self._stopped_lifetime = milliseconds(stopped_lifetime)
         self._wait_aof_seconds = wait_aof_seconds
         self._make_token = make_token
+        self._log = telemetry.logger("jobs").bind()
 
     async def enqueue(
         self,
@@ -74,7 +77,7 @@ class RedisBroker:
                 optional(task.timeout_seconds),
                 optional(task.idempotency_key),
                 task.fingerprint or "",
-                optional(microseconds(task.reserved_at) or None),
+                microseconds(task.reserved_at),
             ]
         script = scripts.load("enqueue")
         if self._wait_aof_seconds is None:
@@ -98,8 +101,18 @@ class RedisBroker:
         at: datetime | None = None,
     ) -> list[ClaimedTask]:
         token = self._make_token()
-        arguments = claim_arguments(worker_id, token, queues=queues, batch=batch, skipped_types=skipped_types, at=at)
-        return [replies.claimed(row, token) for row in await self.server.call("claim", *arguments)]
+        arguments = claim_arguments(
+            worker_id,
+            token,
+            queues=queues,
+            batch=batch,
+            skipped_types=skipped_types,
+            lost_lifetime=self._stopped_lifetime,
+            at=at,
+        )
+        taken, lost = await self.server.call("claim", *arguments)
+        self._tell(lost)
+        return [replies.claimed(row, token) for row in taken]
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
         arguments = [microseconds(at), self._completed_lifetime, self._stopped_lifetime]
@@ -123,7 +136,7 @@ class RedisBroker:
     async def rescue(
         self, worker_id: UUID, *, watched_beat: int | None, max_rescues: int, at: datetime | None = None
     ) -> list[Rescued]:
-        rows = await self.server.call(
+        rows, lost = await self.server.call(
             "rescue",
             microseconds(at),
             str(worker_id),
@@ -132,6 +145,7 @@ class RedisBroker:
             self._stopped_lifetime,
             random.getrandbits(31),
         )
+        self._tell(lost)
         return [replies.rescued(row) for row in rows]
 
     def lease_line(self, *, patience_seconds: float) -> leases.RedisLease:
@@ -148,7 +162,10 @@ class RedisBroker:
         return [replies.held(row) for row in await self.server.call("held", str(worker_id))]
 
     async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:
-        count, queues, next_due = await self.server.call("promote", microseconds(at), most)
+        count, queues, next_due, lost = await self.server.call(
+            "promote", microseconds(at), most, self._stopped_lifetime
+        )
+        self._tell(lost)
         return Promoted(count, tuple(sorted(queue.decode() for queue in queues)), moment(next_due))
 
     async def cancel(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
@@ -157,8 +174,12 @@ class RedisBroker:
         )
         return Status(status.decode()) if status else None
 
-    async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
-        status = await self.server.call("retry", microseconds(at), replies.company(company), str(task_id))
+    async def retry(
+        self, company: str, task_id: UUID, *, reserved_at: datetime | None = None, at: datetime | None = None
+    ) -> Status | None:
+        status = await self.server.call(
+            "retry", microseconds(at), replies.company(company), str(task_id), microseconds(reserved_at)
+        )
         return Status(status.decode()) if status else None
 
     async def prune(
@@ -197,7 +218,9 @@ class RedisBroker:
         return {type.decode(): count for type, count in rows}
 
     async def unpark(self, *, most: int = 1_000) -> int:
-        return int(await self.server.call("unpark", most))
+        count, lost = await self.server.call("unpark", most, self._stopped_lifetime)
+        self._tell(lost)
+        return int(count)
 
     def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
         return wakeups.listen(self.server, "work")
@@ -221,6 +244,11 @@ class RedisBroker:
             return None
         return [replies.event(row) for row in rows]
 
+    async def known_key(self, company_id: UUID, key: str) -> KnownKey | None:
+        name = self.server.key("key", company_id, key)
+        job_id, fingerprint = await self.server.command("HMGET", name, "id", "fingerprint")
+        return KnownKey(UUID(job_id.decode()), fingerprint) if job_id else None
+
     async def put_company(
         self, company_id: UUID, *, slug: str, weight: int, max_in_flight: int | None, paused: bool
     ) -> None:
@@ -231,13 +259,13 @@ class RedisBroker:
         while await self.server.call("forget_company", str(company_id), JOBS_AT_A_TIME):
             pass
 
-    async def due_refunds(self, *, most: int = 1_000) -> list[JobName]:
+    async def due_refunds(self, *, most: int = 1_000) -> list[Charge]:
         rows = await self.server.command("ZRANGE", self.server.key("refunds"), 0, most - 1)
-        return [JobName(*replies.parts(row)) for row in rows]
+        return [replies.charge(row) for row in rows]
 
-    async def drop_refunds(self, jobs: Sequence[JobName]) -> None:
-        if jobs:
-            names = [replies.name(job.company_id, job.job_id) for job in jobs]
+    async def drop_refunds(self, charges: Sequence[Charge]) -> None:
+        if charges:
+            names = [replies.charge_name(charge) for charge in charges]
             await self.server.command("ZREM", self.server.key("refunds"), *names)
 
     async def dead_letters(self, *, most: int = 100) -> list[JobName]:
@@ -248,6 +276,12 @@ class RedisBroker:
     async def check(self) -> list[str]:
         return await checks.complaints(self.server, needs_aof=self._wait_aof_seconds is not None)
 
+    def _tell(self, lost: Sequence[Sequence[bytes]]) -> None:
+        telemetry.JOBS_LOST.inc(len(lost))
+        for row in lost:
+            company_id, job_id, type, queue, why = (field.decode() for field in row)
+            self._log.error(Event.JOB_LOST, company_id=company_id, task_id=job_id, type=type, queue=queue, why=why)
+
 
 def claim_arguments(
     worker_id: UUID,
@@ -256,6 +290,7 @@ def claim_arguments(
     queues: Sequence[str],
     batch: int,
     skipped_types: Sequence[str] = (),
+    lost_lifetime: int,
     at: datetime | None = None,
 ) -> tuple[object, ...]:
     """The arguments of claim.lua."""
@@ -266,4 +301,5 @@ def claim_arguments(
         batch,
         json.dumps(list(queues)),
         json.dumps(list(skipped_types)),
+        lost_lifetime,
     )

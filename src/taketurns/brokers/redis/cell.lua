@@ -16,7 +16,10 @@
 --   ended:<status>       jobs by the time they ended         key:<company>:<key>, keys   idempotency keys, by expiry
 --   workers, lease:<id>  leases                              types, parked     types published, lines set aside
 --   watch:<company>:<id> there while somebody watches a job
---   refunds              jobs whose quota is to be given back, by the time they ended
+--   refunds              `<job>:<reserved_at>` whose quota is to be given back, by the time the job ended
+--
+-- Of a job, `reserved_at` is the moment that names the periods which it is charged to, and empty when it is charged to
+-- none; a job without it, or without its payload, has lost something: see `bury`.
 --
 -- A job is named `<company>:<id>` wherever jobs of several companies stand. Times are whole microseconds since 1970,
 -- which a double holds exactly until the year 2255.
@@ -123,6 +126,10 @@ local function place_in_line(run_after, id, type)
   return string.format('%018.0f:%s:%s', run_after, id, type)
 end
 
+local function run_after_in_line(member)
+  return string.format('%.0f', tonumber(string.sub(member, 1, 18)))
+end
+
 local function type_in_line(member)
   return string.sub(member, 57)
 end
@@ -212,14 +219,48 @@ local function finish(job, status, moment, lifetime, error)
   remember(job, status, moment, error)
   redis.call('ZADD', key('ended', status), whole(moment), job)
   local reserved, started = unpack(redis.call('HMGET', key('job', job), 'reserved_at', 'started_at'))
-  if reserved and (status == 'failed' or status == 'cancelled' and not started) then
-    redis.call('ZADD', key('refunds'), whole(moment), job)
+  if (reserved or '') ~= '' and (status == 'failed' or status == 'cancelled' and not started) then
+    redis.call('ZADD', key('refunds'), whole(moment), job .. ':' .. reserved)
   end
   redis.call('PEXPIRE', key('job', job), whole(lifetime))
   redis.call('PEXPIRE', key('events', job), whole(lifetime))
 end
 
+-- What a job has lost that it cannot run without, or nil.
+local function what_is_lost(job)
+  local type, payload, reserved = unpack(redis.call('HMGET', key('job', job), 'type', 'payload', 'reserved_at'))
+  if not type then
+    return 'nothing is left of this job but its place'
+  elseif not payload then
+    return 'the payload of this job is gone'
+  elseif not reserved then
+    return 'this job no longer says which periods it is charged to, so that nobody is given a quota back by a guess'
+  end
+end
+
 local function forget(job)
   redis.call('DEL', key('job', job), key('events', job))
   redis.call('SREM', key('jobs', company_of(job)), id_of(job))
+end
+
+local lost = {}
+
+-- Let a job that has lost something, and stands nowhere any more, go to the dead letters with what is known of it:
+-- it fails, is handed to nobody, and is put down among the `lost`, which whoever ran the verb is told of.
+local function bury(job, why, moment, lifetime, known)
+  if redis.call('SISMEMBER', key('companies'), company_of(job)) == 0 then
+    return forget(job)
+  end
+  local kept = {
+    type = known.type or 'unknown', queue = known.queue or 'unknown', priority = known.priority or 0,
+    run_after = known.run_after or whole(moment), created_at = whole(moment), max_retries = 0, retry_count = 0,
+    rescue_count = 0, event_number = redis.call('LLEN', key('events', job)),
+  }
+  for name, value in pairs(kept) do
+    redis.call('HSETNX', key('job', job), name, value)
+  end
+  redis.call('SADD', key('jobs', company_of(job)), id_of(job))
+  finish(job, 'failed', moment, lifetime, 'job lost: ' .. why)
+  local type, queue = unpack(redis.call('HMGET', key('job', job), 'type', 'queue'))
+  table.insert(lost, { company_of(job), id_of(job), type, queue, why })
 end

@@ -2,8 +2,10 @@
 -- Take up to `batch` turns for a worker: whose turns they are, then the head jobs of those companies' lines.
 -- Safe because nobody runs in between. It costs what it takes, and one look at each company that is passed over, which
 -- holds hands; never the backlog nor the number of companies. The rule is told in taketurns/engine/turns.py.
+-- A job that has lost something is nobody's turn.
 
 local LOOK_AHEAD = 100  -- how far a head is searched past jobs of types that this worker does not know
+local MOST_LOST = 1000  -- more are left for the next claim
 local FAR = 2 ^ 52
 
 local moment = moment_of(ARGV[1])
@@ -13,6 +15,7 @@ for _, type in ipairs(cjson.decode(ARGV[6])) do
   skipped[type] = true
   skips = true
 end
+local lifetime = tonumber(ARGV[7])
 
 local hands = redis.call('SCARD', key('processing')) + batch
 local total_weight = tonumber(redis.call('GET', key('weight')) or 0)
@@ -48,11 +51,14 @@ local function head_of(line)
   end
 end
 
--- A member of the line whose job is gone is dropped, and is nobody's turn.
 local function take(company, queue, member)
   local job = company .. ':' .. id_in_line(member)
+  local priority = redis.call('ZSCORE', key('line', company, queue), member)
   redis.call('ZREM', key('line', company, queue), member)
-  if redis.call('EXISTS', key('job', job)) == 0 then
+  local why = what_is_lost(job)
+  if why then
+    bury(job, why, moment, lifetime,
+      { type = type_in_line(member), queue = queue, priority = priority, run_after = run_after_in_line(member) })
     return false
   end
   redis.call('HSET', key('job', job), 'status', 'processing', 'claim_token', token, 'worker_id', worker,
@@ -103,7 +109,7 @@ end
 for _, lifted in ipairs({ false, true }) do
   for _, queue in ipairs(queues) do
     local turns, passed = key('turns', queue), 0
-    while #taken < batch do
+    while #taken < batch and #lost < MOST_LOST do
       local company, place = unpack(redis.call('ZRANGE', turns, passed, passed, 'WITHSCORES'))
       if not company then
         if lifted then
@@ -142,4 +148,4 @@ end
 if #taken > 0 then
   redis.call('SADD', key('workers'), worker)
 end
-return taken
+return { taken, lost }

@@ -51,11 +51,8 @@ for _, task in ipairs(created) do
   local run_after = tonumber(task.run_after or (moment + tonumber(task.delay or 0)))
   redis.call('HSET', key('job', job), 'type', task.type, 'payload', task.payload, 'queue', task.queue,
     'priority', task.priority, 'run_after', whole(run_after), 'max_retries', task.max_retries,
-    'retry_count', 0, 'rescue_count', 0, 'created_at', whole(moment))
-  local given = {
-    timeout_seconds = task.timeout_seconds, reserved_at = task.reserved_at,
-    request_id = request_id, traceparent = traceparent,
-  }
+    'retry_count', 0, 'rescue_count', 0, 'created_at', whole(moment), 'reserved_at', task.reserved_at)
+  local given = { timeout_seconds = task.timeout_seconds, request_id = request_id, traceparent = traceparent }
   for name, value in pairs(given) do
     if value ~= '' then
       redis.call('HSET', key('job', job), name, optional(value))

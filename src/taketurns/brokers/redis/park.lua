@@ -27,7 +27,9 @@ local function set_aside(company, queue)
       local aside = '!' .. type .. '!' .. queue
       redis.call('ZADD', key('line', company, aside), redis.call('ZSCORE', line, member), member)
       redis.call('ZREM', line, member)
-      redis.call('HSET', key('job', company, id_in_line(member)), 'aside', aside)
+      if redis.call('EXISTS', key('job', company, id_in_line(member))) == 1 then
+        redis.call('HSET', key('job', company, id_in_line(member)), 'aside', aside)
+      end
       redis.call('SADD', key('parked'), company .. ':' .. aside)
       parked[type] = (parked[type] or 0) + 1
       left = left - 1

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from taketurns.engine.job import Job, JobEvent
+from taketurns.engine.job import Charge, Job, JobEvent
 from taketurns.engine.task import ClaimedTask, Enqueued, Rescued, Status
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,6 +48,15 @@ def name(company_id: UUID, job_id: UUID) -> str:
 def parts(name: bytes) -> tuple[UUID, UUID]:
     company_id, _, job_id = name.decode().partition(":")
     return UUID(company_id), UUID(job_id)
+
+
+def charge_name(charge: Charge) -> str:
+    return f"{name(charge.company_id, charge.job_id)}:{microseconds(charge.reserved_at)}"
+
+
+def charge(name: bytes) -> Charge:
+    job, _, reserved_at = name.rpartition(b":")
+    return Charge(*parts(job), _moment(reserved_at))
 
 
 def moment(told: bytes | None) -> datetime | None:
@@ -138,7 +147,7 @@ def job(company_id: UUID, job_id: UUID, told: Mapping[bytes, bytes]) -> Job | No
         queue=told[b"queue"].decode(),
         priority=int(told[b"priority"]),
         status=Status(told[b"status"].decode()),
-        payload=told[b"payload"].decode(),
+        payload=told.get(b"payload", b"{}").decode(),
         result=_text(told.get(b"result")),
         error=_text(told.get(b"error")),
         retry_count=int(told[b"retry_count"]),
@@ -151,7 +160,7 @@ def job(company_id: UUID, job_id: UUID, told: Mapping[bytes, bytes]) -> Job | No
         expires_at=moment(told.get(b"expires_at")),
         event_number=int(told[b"event_number"]),
         request_id=_text(told.get(b"request_id")),
-        reserved_at=moment(told.get(b"reserved_at")),
+        reserved_at=moment(told.get(b"reserved_at") or None),
     )
 
 

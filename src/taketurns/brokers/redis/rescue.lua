@@ -11,7 +11,7 @@ local max_rescues, lifetime = tonumber(ARGV[4]), tonumber(ARGV[5])
 math.randomseed(tonumber(ARGV[6]))
 
 if (redis.call('HGET', key('lease', worker), 'beat') or nil) ~= watched then
-  return {}
+  return { {}, {} }
 end
 redis.call('DEL', key('lease', worker))
 redis.call('SREM', key('workers'), worker)
@@ -19,9 +19,12 @@ redis.call('SREM', key('workers'), worker)
 local rescued, queues, companies = {}, {}, {}
 for _, job in ipairs(redis.call('SMEMBERS', key('hands', worker))) do
   local type, queue, rescues = unpack(redis.call('HMGET', key('job', job), 'type', 'queue', 'rescue_count'))
-  rescues = tonumber(rescues)
+  local why = what_is_lost(job)
+  rescues = tonumber(rescues or 0)
   let_go(job, worker)
-  if rescues >= max_rescues then
+  if why then
+    bury(job, why, moment, lifetime, {})
+  elseif rescues >= max_rescues then
     local count = max_rescues + 1
     finish(job, 'failed', moment, lifetime,
       'worker lost: the worker was lost ' .. count .. ' times while it ran this task')
@@ -38,10 +41,12 @@ for _, job in ipairs(redis.call('SMEMBERS', key('hands', worker))) do
     end
   end
   companies[company_of(job)] = true
-  table.insert(rescued, { company_of(job), id_of(job), type, queue, rescues >= max_rescues and 1 or 0 })
+  if not why then
+    table.insert(rescued, { company_of(job), id_of(job), type, queue, rescues >= max_rescues and 1 or 0 })
+  end
 end
 for company in pairs(companies) do
   weigh(company)
 end
 tell_work(queues)
-return rescued
+return { rescued, lost }

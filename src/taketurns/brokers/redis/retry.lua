@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Run a job again by hand, with a fresh count of retries: one that has ended, or at once one that waits for its time.
 -- Answers the status that the job had; `processing` means that nothing was done, and `pending` jobs wait as they did.
+-- What a job that had ended is charged to from now on is told; one that waits stays charged as it was.
 
 local moment, company = moment_of(ARGV[1]), company_named(ARGV[2])
 if not company then
@@ -17,6 +18,7 @@ else
   redis.call('ZREM', key('ended', status), job)
   redis.call('PERSIST', key('job', job))
   redis.call('PERSIST', key('events', job))
+  redis.call('HSET', key('job', job), 'reserved_at', ARGV[4])
 end
 redis.call('HDEL', key('job', job), 'result', 'error', 'started_at', 'finished_at', 'expires_at')
 redis.call('HSET', key('job', job), 'retry_count', 0, 'rescue_count', 0, 'run_after', whole(moment))

@@ -2,7 +2,7 @@
 -- Give jobs that were set aside back to their lines once a living worker knows their type, at most `most` of them;
 -- answers how many.
 
-local left = tonumber(ARGV[1])
+local moment, left, lifetime = moment_of(''), tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local known = {}
 for _, worker in ipairs(redis.call('SMEMBERS', key('workers'))) do
@@ -18,7 +18,13 @@ for _, line in ipairs(redis.call('SMEMBERS', key('parked'))) do
     for _, member in ipairs(redis.call('ZRANGE', key('line', line), 0, left - 1)) do
       local job = company .. ':' .. id_in_line(member)
       redis.call('ZREM', key('line', line), member)
-      if redis.call('HDEL', key('job', job), 'aside') == 1 then
+      redis.call('HDEL', key('job', job), 'aside')
+      local why = what_is_lost(job)
+      if why then
+        local queue = string.match(aside, '^![^!]*!(.*)')
+        bury(job, why, moment, lifetime,
+          { type = type_in_line(member), queue = queue, run_after = run_after_in_line(member) })
+      else
         queues[stand_in_line(job)] = true
       end
       left = left - 1
@@ -30,4 +36,4 @@ for _, line in ipairs(redis.call('SMEMBERS', key('parked'))) do
   end
 end
 tell_work(queues)
-return tonumber(ARGV[1]) - left
+return { tonumber(ARGV[1]) - left, lost }
