@@ -276,6 +276,7 @@ async def test_a_caller_that_is_killed_is_missed_by_its_lease(
         await eventually(lambda: rows(connection, "select from processing_tasks"), within=60)
         ((worker, beat),) = (await broker.beats()).items()
         await eventually(lambda: rows(connection, "select beat from workers") > [(beat,)])
+        assert rows(connection, "select from heartbeats") == []  # it takes no turns, and is never late
     ((_, last_beat),) = (await broker.beats()).items()
     (rescued,) = await broker.rescue(worker, watched_beat=last_beat, max_rescues=3)
     assert rescued.failed

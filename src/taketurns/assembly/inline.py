@@ -13,7 +13,7 @@ from uuid import UUID
 from taketurns.brokers.inline import InlineBroker
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.engine.errors import TaketurnsError, Unavailable
-from taketurns.engine.lease import Holder
+from taketurns.engine.lease import Holder, Kind
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Enqueued, NewTask
 from taketurns.execution import Executor
@@ -108,7 +108,7 @@ class Leases:
     async def _new(self) -> Held:
         lease = Lease(
             self._broker,
-            holder=Holder(queues=(), types=(), concurrency=0),
+            holder=Holder(queues=(), types=(), concurrency=0, kind=Kind.CALLER),
             beat_seconds=self._settings.beat_seconds,
             stale_after_seconds=self._settings.stale_after_seconds,
             end_process=None,

@@ -15,10 +15,11 @@ from taketurns.engine.registry import TaskType
 
 
 class Kind(StrEnum):
-    """What holds a lease: a worker until it is stopped, or a pass until it is made."""
+    """What holds a lease: a worker until it is stopped, a pass until it is made, a caller while it runs tasks."""
 
     WORKER = "worker"
     PASS = "pass"  # noqa: S105
+    CALLER = "caller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Holder:
     """Who holds a lease, as others see it. One that `comes_again` is missed when it does not.
 
     A name is a post that is held in turn, across restarts and deploys. Without one a worker is its process, and a pass
-    is the pass.
+    is the pass. A caller keeps no heartbeat: it takes no turns, so nobody misses it.
     """
 
     queues: Sequence[str]
@@ -40,7 +41,8 @@ class Holder:
     def full_name(self) -> str:
         if self.name or self.kind is Kind.PASS:
             return self.name or self.kind.value
-        return f"{socket.gethostname()}:{os.getpid()}"
+        process = f"{socket.gethostname()}:{os.getpid()}"
+        return f"caller {process}" if self.kind is Kind.CALLER else process
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ class PostgresLease:
         try:
             with self._connection.transaction():
                 self._execute(insert(Worker).values(**row, started_at=now, beat_at=now))
-                self._execute(heartbeats.first(worker_id, holder))
+                if holder.kind is not Kind.CALLER:
+                    self._execute(heartbeats.first(worker_id, holder))
                 if former is not None:
                     self._execute(delete(Worker).where(Worker.id == former))
                 if holder.types:
