@@ -30,5 +30,12 @@ for _, id in ipairs(redis.call('SRANDMEMBER', key('jobs', company), most)) do
   forget(job)
   tell_change(job)
 end
+local left = redis.call('SCARD', key('jobs', company))
+if left == 0 then  -- what still stands in its lines is lost
+  for _, queue in ipairs(redis.call('SMEMBERS', key('lines', company))) do
+    redis.call('DEL', key('line', company, queue))
+  end
+  redis.call('DEL', key('lines', company))
+end
 weigh(company)
-return redis.call('SCARD', key('jobs', company))
+return left
