@@ -175,13 +175,17 @@ async def test_an_insert_that_fails_delays_a_tick_and_loses_none(calendar: Calen
     assert calendar.value("select count(*) from taketurns.schedules where error is not null") == 0
 
 
-async def test_a_quota_that_is_used_up_delays_a_tick_and_loses_none(calendar: Calendar) -> None:
+async def test_a_quota_that_is_used_up_delays_a_tick_and_loses_none(
+    calendar: Calendar, caplog: pytest.LogCaptureFixture
+) -> None:
     made = await calendar.add(missed=Missed.ALL)
     calendar.execute("update taketurns.companies set hourly_quota = 1 where slug = 'acme'")
     await calendar.ticking.make_due(at=START + MINUTE)
     ticked = await calendar.ticking.make_due(at=START + 2 * MINUTE)
     assert (ticked.made, ticked.failed) == (0, 1)
     assert calendar.value("select error from taketurns.schedules") == "a quota of the company is used up"
+    assert (await calendar.ticking.make_due(at=START + 2 * MINUTE)).failed == 1
+    assert caplog.text.count("a quota of the company is used up") == 1  # though it is tried every second
     calendar.execute("update taketurns.companies set hourly_quota = 5")
     await calendar.ticking.make_due(at=START + 3 * MINUTE)
     assert calendar.ticks(made) == minutes(1, 3)

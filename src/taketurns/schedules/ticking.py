@@ -146,12 +146,19 @@ class Ticking:
         )
 
     async def _note(self, waiting: Waiting, error: psycopg.Error) -> None:
+        """Told once for each reason, though a tick may wait for hours and be tried every second."""
         telemetry.TICKS_FAILED.inc()
         reason = str(error).partition("\n")[0][:ERROR_LENGTH]
-        await self._database.fetch(update(ScheduleTable).where(*_as_seen(waiting)).values(error=reason))
-        self._log.warning(
-            Event.SCHEDULE_FAILED, company_id=str(waiting.company_id), schedule_id=str(waiting.id), error=reason
+        is_news = await self._database.fetch(
+            update(ScheduleTable)
+            .where(*_as_seen(waiting), ScheduleTable.error.is_distinct_from(reason))
+            .values(error=reason)
+            .returning(ScheduleTable.id)
         )
+        if is_news:
+            self._log.warning(
+                Event.SCHEDULE_FAILED, company_id=str(waiting.company_id), schedule_id=str(waiting.id), error=reason
+            )
 
 
 _COLUMNS: Final = (
