@@ -12,6 +12,7 @@ from typing import Final
 from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
 from taketurns.brokers.postgres.heartbeats import Heartbeats
+from taketurns.companies.following import Following
 from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.broker import Broker
 from taketurns.engine.lease import Kind
@@ -122,7 +123,7 @@ async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
                 broker=broker,
                 budgets=PostgresBudgets(database),
                 told=database,
-                duties=[JobRefunds(database, broker)],
+                duties=[JobRefunds(database, broker), Following(database, broker)],
                 keep_completed=timedelta(hours=settings.keep_completed_jobs_hours),
                 keep_stopped=timedelta(days=settings.keep_stopped_jobs_days),
             )

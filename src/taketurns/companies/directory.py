@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -134,6 +134,11 @@ async def find(database: Database, company: UUID | str) -> Company | None:
     """The company of this id or slug."""
     rows = await database.fetch(select(*_COLUMNS).where(_is(company)))
     return _company(rows[0]) if rows else None
+
+
+async def find_all(database: Database, company_ids: Sequence[UUID]) -> list[Company]:
+    """Those of these companies that there are, in any order."""
+    return [_company(row) for row in await database.fetch(select(*_COLUMNS).where(CompanyTable.id.in_(company_ids)))]
 
 
 async def page(database: Database, *, limit: int, offset: int = 0, after: UUID | None = None) -> Page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -81,6 +81,17 @@ class JobEvent:
     run_after: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCompany:
+    """What a job's broker was told of a company."""
+
+    id: UUID
+    slug: str
+    weight: int
+    max_in_flight: int | None
+    paused: bool
+
+
 class JobBroker(Broker, Protocol):
     """A broker that remembers its jobs, and is told what it must know of their companies."""
 
@@ -106,6 +117,10 @@ class JobBroker(Broker, Protocol):
         self, company_id: UUID, *, slug: str, weight: int, max_in_flight: int | None, paused: bool
     ) -> None:
         """Say what is known of a company, which may then have jobs. It acts at the next claim."""
+        ...
+
+    def companies(self) -> AsyncIterator[Sequence[JobCompany]]:
+        """Every company that was told of, some at a time."""
         ...
 
     async def forget_company(self, company_id: UUID) -> None:

@@ -14,7 +14,7 @@ from taketurns.brokers.redis import checks, leases, replies, scripts, wakeups
 from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, optional
 from taketurns.brokers.redis.server import Server
 from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
-from taketurns.engine.job import Charge, Job, JobEvent, JobName, KnownKey
+from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobName, KnownKey
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 from taketurns.storage.ids import new_id
 from taketurns.telemetry import Event
@@ -202,16 +202,11 @@ class RedisBroker:
         return Pruned(tasks, keys)
 
     async def heal(self) -> int:
-        healed, cursor = 0, 0
-        while True:
-            cursor, companies = await self.server.command(
-                "SSCAN", self.server.key("companies"), cursor, "COUNT", COMPANIES_AT_A_TIME
-            )
-            if companies:
-                healed += await self.server.call("heal", *companies)
-            if int(cursor) == 0:
-                await self.server.call("heal")
-                return healed
+        healed = 0
+        async for companies in self._company_names():
+            healed += await self.server.call("heal", *companies)
+        await self.server.call("heal")
+        return healed
 
     async def park(self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000) -> dict[str, int]:
         rows = await self.server.call("park", json.dumps(list(types)), json.dumps(list(queues)), most)
@@ -254,6 +249,22 @@ class RedisBroker:
     ) -> None:
         most = "" if max_in_flight is None else max_in_flight
         await self.server.call("put_company", str(company_id), slug, weight, most, int(paused))
+
+    async def companies(self) -> AsyncIterator[list[JobCompany]]:
+        async for names in self._company_names():
+            rows = await self.server.call("companies", *names)
+            yield [replies.company_told(*row) for row in zip(names, rows, strict=True)]
+
+    async def _company_names(self) -> AsyncIterator[list[bytes]]:
+        cursor = 0
+        while True:
+            cursor, names = await self.server.command(
+                "SSCAN", self.server.key("companies"), cursor, "COUNT", COMPANIES_AT_A_TIME
+            )
+            if names:
+                yield names
+            if int(cursor) == 0:
+                return
 
     async def forget_company(self, company_id: UUID) -> None:
         while await self.server.call("forget_company", str(company_id), JOBS_AT_A_TIME):

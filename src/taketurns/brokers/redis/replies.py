@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from taketurns.engine.job import Charge, Job, JobEvent
+from taketurns.engine.job import Charge, Job, JobCompany, JobEvent
 from taketurns.engine.task import ClaimedTask, Enqueued, Rescued, Status
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,6 +48,17 @@ def name(company_id: UUID, job_id: UUID) -> str:
 def parts(name: bytes) -> tuple[UUID, UUID]:
     company_id, _, job_id = name.decode().partition(":")
     return UUID(company_id), UUID(job_id)
+
+
+def company_told(name: bytes, row: Sequence[bytes | None]) -> JobCompany:
+    slug, weight, most, paused = (value.decode() if value else "" for value in row)
+    return JobCompany(
+        id=UUID(name.decode()),
+        slug=slug,
+        weight=int(weight or 1),
+        max_in_flight=int(most) if most else None,
+        paused=paused != "0",
+    )
 
 
 def charge_name(charge: Charge) -> str:
