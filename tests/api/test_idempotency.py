@@ -167,7 +167,7 @@ async def test_what_failed_for_the_database_can_be_repeated(  # faults 030, 031
         async with await psycopg.AsyncConnection.connect(conninfo(database.url), autocommit=True) as connection:
             for _ in range(20):
                 await connection.execute(
-                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    "select pg_terminate_backend(pid, 1000) from pg_stat_activity"
                     " where datname = current_database() and pid <> pg_backend_pid() and query like '%enqueue%'"
                 )
 

@@ -43,7 +43,7 @@ Started = Queue[tuple[str, dict[str, str], asyncio.AbstractEventLoop, asyncio.Ev
 
 
 async def serve(database_url: str, redis_url: str, cell: str, started: Started) -> None:
-    """The API on a loop of its own, with a company, a task and a job, until told to stop."""
+    """The API on a loop of its own, with a company, a task, a job and a schedule, until told to stop."""
     database = Database(database_url, pool_size=4)
     broker = PostgresBroker(database)
     server = Server(redis_url, cell=cell)
@@ -65,7 +65,14 @@ async def serve(database_url: str, redis_url: str, cell: str, started: Started) 
         await client.post("/companies", json={"name": "Acme", "slug": "acme"})
         task = await client.post("/companies/acme/tasks", json={"type": "anything"})
         job = await client.post("/companies/acme/jobs", json={"type": "anything"})
-        known = {"companyId": "acme", "taskId": task.json()["id"], "jobId": job.json()["jobId"]}
+        weekly = {"name": "weekly", "type": "anything", "expression": "0 9 * * 1"}
+        schedule = await client.post("/companies/acme/schedules", json=weekly)
+        known = {
+            "companyId": "acme",
+            "taskId": task.json()["id"],
+            "jobId": job.json()["jobId"],
+            "scheduleId": schedule.json()["id"],
+        }
         started.put((address, known, asyncio.get_running_loop(), stop))
         await stop.wait()
     await server.close()
@@ -90,7 +97,7 @@ def serving(database_url: str, redis_url: str) -> Iterator[tuple[str, dict[str, 
 
 @pytest.fixture(scope="module")
 def schema(postgres_server: DatabaseServer, template_database: str, valkey_url: str) -> Iterator[OpenApiSchema]:
-    """The document of a real API; most of the paths made from it name the company, the task and the job that are there.
+    """The document of a real API; most of the paths made from it name what is there of each.
 
     A stream of the job's events is soon an old one.
     """

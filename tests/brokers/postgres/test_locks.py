@@ -211,3 +211,26 @@ def test_a_claim_takes_few_locks_however_many_companies_leave(bare_cell: Postgre
     while bare_cell.rows("select from turns limit 1"):
         assert bare_cell.take(10) == []
     assert bare_cell.rows("select from lines limit 1") == []
+
+
+def test_what_is_claimed_while_its_worker_is_rescued_leaves_nobody_without_a_turn(bare_cell: PostgresCell) -> None:
+    for slug in ("acme", "zeta"):
+        bare_cell.add_company(slug)
+    bare_cell.submit("acme", 1)
+    bare_cell.take(1)
+    bare_cell.submit("zeta", 1)
+    with (
+        other_connection(bare_cell) as claimer,
+        other_connection(bare_cell) as rescuer,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        with claimer.transaction():
+            claimer.execute("select pg_advisory_xact_lock(company_lock(company_id('acme')))")
+            rescue = thread.submit(rescuer.execute, "select * from rescue(%s, null, 3)", (WORKER,))
+            wait_until(lambda: is_waiting(bare_cell, rescuer))
+            bare_cell.take(1)
+            bare_cell.rows("delete from turns returning 1")
+            bare_cell.rows("delete from lines returning 1")
+        assert len(rescue.result().fetchall()) == 1
+    assert [what for what in bare_cell.contradictions() if "no turn" in what] == []
+    assert len(bare_cell.rows("select from processing_tasks")) == 1

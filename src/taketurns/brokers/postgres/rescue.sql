@@ -19,6 +19,9 @@ as $$
 #variable_conflict use_column
 declare
     moment constant timestamptz := coalesce(at, clock_timestamp());
+    held_companies uuid[];
+    held_tasks uuid[];
+    held_queues text[];
 begin
     if watched_beat is null then
         if exists (select from workers w where w.id = from_worker) then
@@ -31,15 +34,21 @@ begin
         end if;
     end if;
 
-    perform join_rotation(p.company_id, array_agg(distinct p.queue))
-    from processing_tasks p where p.worker_id = from_worker and p.queue <> '!inline'
-    group by p.company_id order by p.company_id;
+    -- What is claimed for it from here on is left to the next rescue: its companies may not be in the rotation.
+    select array_agg(p.company_id), array_agg(p.task_id), array_agg(p.queue)
+    into held_companies, held_tasks, held_queues
+    from processing_tasks p where p.worker_id = from_worker;
 
-    perform from processing_tasks p where p.worker_id = from_worker order by p.company_id, p.task_id for update;
+    perform join_rotation(h.company_id, array_agg(distinct h.queue))
+    from unnest(held_companies, held_queues) as h(company_id, queue) where h.queue <> '!inline'
+    group by h.company_id order by h.company_id;
+
+    perform from processing_tasks p where p.worker_id = from_worker and p.task_id = any (held_tasks)
+    order by p.company_id, p.task_id for update;
 
     return query
     with lost as (
-        delete from processing_tasks p where p.worker_id = from_worker
+        delete from processing_tasks p where p.worker_id = from_worker and p.task_id = any (held_tasks)
         returning p.*, p.queue = '!inline' as was_inline, p.rescue_count >= max_rescues or p.queue = '!inline' as fails
     ), apart as materialized (
         select l.company_id, l.task_id,
