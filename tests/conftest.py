@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 from taketurns.storage.embedded.home import quick_directory
 from tests.servers import DatabaseServer, drop_template, shared_server
@@ -26,6 +27,13 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def logs_are_standard_ones_again() -> Iterator[None]:
+    """Whatever a test made of structlog, the loggers of the next one are those that `caplog` hears."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

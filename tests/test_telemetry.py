@@ -20,7 +20,6 @@ def stream() -> Iterator[io.StringIO]:
     handlers, level = root.handlers, root.level
     yield io.StringIO()
     root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
 
 

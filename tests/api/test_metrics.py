@@ -67,6 +67,7 @@ async def test_what_clients_invent_makes_no_series(client: AsyncClient, acme: Co
             await client.get("/docs")
 
     await invent(1)
+    await scrape(client)
     before = await scrape(client)
     await invent(100)
     after = await scrape(client)

@@ -16,7 +16,7 @@ from itertools import pairwise
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
@@ -32,7 +32,7 @@ from tests.brokers.cell import (
     terminal_moves,
     turns_of,
 )
-from tests.brokers.statuses import Statuses
+from tests.brokers.statuses import SHARED, Statuses
 
 WORKER = UUID(int=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -1014,7 +1014,7 @@ class Upkeep:
 class Wandering:
     """Whatever is done, in whatever order and at the same time, leaves a cell that agrees with itself."""
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=25, deadline=None, suppress_health_check=SHARED)
     @given(st.lists(st.lists(st.sampled_from(MOVES), min_size=1, max_size=12), max_size=12), st.integers(0, 10_000))
     async def test_nothing_contradicts_itself(self, cell: Cell, rounds: list[list[Move]], seed: int) -> None:
         cell.clear()

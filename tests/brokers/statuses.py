@@ -24,6 +24,7 @@ LATER = NOON + timedelta(days=1)
 MAX_RESCUES = 2
 SLUGS = ("a", "b")
 WORKERS = (UUID(int=1), UUID(int=2))
+SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]  # run by a class of each broker
 ENDS = {
     Outcome.COMPLETED: Status.COMPLETED,
     Outcome.FAILED: Status.FAILED,
@@ -184,7 +185,7 @@ MOVES: list[Callable[[Model], Awaitable[None]]] = [
 class Statuses:
     """A status says what is true, in the order in which it became true, and can always be left."""
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30, deadline=None, suppress_health_check=SHARED)
     @given(st.lists(st.sampled_from(MOVES), min_size=20, max_size=60), st.integers(0, 10_000))
     async def test_a_status_is_what_the_last_move_made_it_whatever_the_order_of_moves(
         self, cell: Cell, moves: list[Callable[[Model], Awaitable[None]]], seed: int

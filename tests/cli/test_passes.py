@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-import structlog
 from typer.testing import Result
 
 from taketurns.brokers.postgres import PostgresBroker
@@ -66,7 +65,6 @@ def logs_are_written_as_before() -> Iterator[None]:
     root.handlers = handlers
     root.setLevel(levels[0])
     alembic.setLevel(levels[1])
-    structlog.reset_defaults()
 
 
 @pytest.fixture

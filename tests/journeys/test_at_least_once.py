@@ -54,7 +54,6 @@ class Journey:
             "TAKETURNS_BATCH": "32",
             "TAKETURNS_BEAT_SECONDS": "0.3",
             "TAKETURNS_STALE_AFTER_SECONDS": "1.5",
-            "TAKETURNS_MAX_RESCUES": "2",
             "TAKETURNS_LOG_LEVEL": "warning",
             "JOURNEY_RUNS": str(self.runs_path),
         }
@@ -199,5 +198,5 @@ def test_a_task_that_kills_its_workers_fails_and_those_beside_it_are_done(journe
         stopped = connection.execute(
             "select type, stopped_as, error from tasks where stopped_as is not null"
         ).fetchall()
-    assert stopped == [("die", "failed", "worker lost: the worker was lost 3 times while it ran this task")]
+    assert stopped == [("die", "failed", "worker lost: the worker was lost 4 times while it ran this task")]
     assert set(journey.runs()) == set(range(51))
