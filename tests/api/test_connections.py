@@ -94,14 +94,20 @@ async def test_clients_that_leave_hold_no_connection(  # fault 041
                 for request in (create, unfinished, look)
             )
         )
+    await nobody_works(database)
     async with AsyncClient(base_url=address) as client:
         answers = await asyncio.gather(*(client.post(TASKS, json={"type": "anything"}) for _ in range(50)))
     assert {answer.status_code for answer in answers} == {201}
+    await nobody_works(database)
+
+
+async def nobody_works(database: Database) -> None:
+    """Wait until the server has done what it was asked, and no transaction is open."""
     async with await psycopg.AsyncConnection.connect(conninfo(database.url), autocommit=True) as connection:
-        for _ in range(200):
+        for _ in range(400):
             cursor = await connection.execute(
-                "select from pg_stat_activity where datname = current_database()"
-                " and state like 'idle in transaction%' and pid <> pg_backend_pid()"
+                "select from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
+                " and state <> 'idle' and pid <> pg_backend_pid()"
             )
             if not cursor.rowcount:
                 return
