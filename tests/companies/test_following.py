@@ -8,8 +8,7 @@ import pytest
 
 from taketurns.brokers.redis import RedisBroker
 from taketurns.companies import directory
-from taketurns.companies.directory import Company
-from taketurns.companies.following import Following, as_told
+from taketurns.companies.following import Following, as_told, tell
 from taketurns.engine.job import JobCompany
 from taketurns.engine.task import NewTask
 from taketurns.storage.database import Database
@@ -26,16 +25,6 @@ async def jobs(valkey_url: str, valkey_cell: str) -> AsyncIterator[RedisBroker]:
 
 async def told(jobs: RedisBroker) -> list[JobCompany]:
     return [company async for some in jobs.companies() for company in some]
-
-
-async def tell(jobs: RedisBroker, company: Company) -> None:
-    await jobs.put_company(
-        company.id,
-        slug=company.slug,
-        weight=company.weight,
-        max_in_flight=company.max_in_flight,
-        paused=company.paused,
-    )
 
 
 async def test_a_change_that_was_not_told_is(database: Database, jobs: RedisBroker) -> None:

@@ -13,6 +13,7 @@ from taketurns.api.cursors import Cursors
 from taketurns.api.figures import QueueFigures
 from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
+from taketurns.companies import following
 from taketurns.companies.directory import Company
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import Unavailable
@@ -32,13 +33,7 @@ class Jobs:
 
     async def put_company(self, company: Company) -> None:
         """Say how a company stands. Raises Unavailable."""
-        await self.broker.put_company(
-            company.id,
-            slug=company.slug,
-            weight=company.weight,
-            max_in_flight=company.max_in_flight,
-            paused=company.paused,
-        )
+        await following.tell(self.broker, company)
 
     async def follow_change(self, company: Company) -> None:
         """Say how a company stands now, if that can be said; the company's next job says it again."""

@@ -38,13 +38,18 @@ class Following:
             await self._jobs.forget_company(told.id)
             self._log.warning(Event.JOBS_OF_NO_COMPANY_DROPPED, company_id=str(told.id))
         elif told != as_told(company):
-            await self._jobs.put_company(
-                company.id,
-                slug=company.slug,
-                weight=company.weight,
-                max_in_flight=company.max_in_flight,
-                paused=company.paused,
-            )
+            await tell(self._jobs, company)
+
+
+async def tell(jobs: JobBroker, company: Company) -> None:
+    """Say how a company stands. Raises Unavailable."""
+    await jobs.put_company(
+        company.id,
+        slug=company.slug,
+        weight=company.weight,
+        max_in_flight=company.max_in_flight,
+        paused=company.paused,
+    )
 
 
 def as_told(company: Company) -> JobCompany:
