@@ -31,7 +31,7 @@ from taketurns.brokers.postgres import PostgresBroker
 from taketurns.engine.task import NewTask
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
-from tests.worker.waiting import eventually
+from tests.waiting import eventually
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 WORKER = UUID(int=1)
@@ -273,7 +273,7 @@ async def test_a_caller_that_is_killed_is_missed_by_its_lease(
     database_url: str, connection: Connection, broker: PostgresBroker
 ) -> None:
     with killed_caller(database_url):
-        await eventually(lambda: rows(connection, "select from processing_tasks"), within=60)
+        await eventually(lambda: rows(connection, "select from processing_tasks"))
         ((worker, beat),) = (await broker.beats()).items()
         await eventually(lambda: rows(connection, "select beat from workers") > [(beat,)])
         assert rows(connection, "select from heartbeats") == []  # it takes no turns, and is never late

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from tests.waiting import PATIENCE
+
 
 class Server(uvicorn.Server):
     """Says when it listens, and leaves the signals of the test's process alone."""
@@ -32,7 +34,7 @@ async def served(app: FastAPI) -> AsyncIterator[str]:
     """The address of the application, which shares the test's event loop."""
     server = Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
     serving = asyncio.create_task(server.serve())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await server.listening.wait()
     host, port = server.servers[0].sockets[0].getsockname()
     try:

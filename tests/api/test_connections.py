@@ -15,6 +15,7 @@ from httpx2 import AsyncClient
 from taketurns.companies.directory import Company
 from taketurns.engine import limits
 from taketurns.storage.database import Database, conninfo
+from tests.waiting import PATIENCE
 
 TASKS = "/companies/acme/tasks"
 CHUNK = b" " * 65_536
@@ -51,7 +52,7 @@ async def test_a_body_without_a_length_is_measured_as_it_comes(address: str, acm
             sent += len(CHUNK)
             yield CHUNK
 
-    async with AsyncClient(base_url=address, timeout=30) as client:
+    async with AsyncClient(base_url=address, timeout=PATIENCE) as client:
         for path in (TASKS, f"{TASKS}/batch", "/companies", "/workers/process"):
             sent = 0
             answer = await client.post(path, content=endless(), headers={"Content-Type": "application/json"})

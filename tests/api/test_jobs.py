@@ -30,7 +30,7 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report, Status
 from taketurns.storage.database import Database
 from tests.valkeys import Valkey, Valkeys
-from tests.worker.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 JOBS = "/companies/acme/jobs"
 JOB = {"type": "anything", "payload": {"value": 1}}
@@ -105,7 +105,7 @@ class Sent:
 async def events(client: AsyncClient, job_id: str, *, last: str | None = None) -> AsyncIterator[Sent]:
     """The events of a stream until it ends."""
     headers = {} if last is None else {"Last-Event-ID": last}
-    async with client.stream("GET", f"{JOBS}/{job_id}/events", headers=headers, timeout=30) as answer:
+    async with client.stream("GET", f"{JOBS}/{job_id}/events", headers=headers, timeout=PATIENCE) as answer:
         assert answer.status_code == 200, await answer.aread()
         assert answer.headers["content-type"].startswith("text/event-stream")
         sent = Sent()
@@ -184,12 +184,12 @@ async def test_a_job_is_waited_for(app: FastAPI, client: AsyncClient, jobs: Redi
     looking = asyncio.create_task(client.get(f"{JOBS}/{job_id}", headers={"Prefer": "wait=60"}))
     await until_watching(app)
     await finish(jobs)
-    answer = await asyncio.wait_for(looking, 20)
+    answer = await asyncio.wait_for(looking, PATIENCE)
     assert (answer.json()["status"], answer.headers["preference-applied"]) == ("completed", "wait=60")
     creating = asyncio.create_task(client.post(JOBS, json=JOB, headers={"Prefer": "wait=60"}))
     await until_watching(app)
     await finish(jobs)
-    answer = await asyncio.wait_for(creating, 20)
+    answer = await asyncio.wait_for(creating, PATIENCE)
     assert (answer.status_code, answer.json()["status"]) == (201, "completed")
 
 
@@ -362,7 +362,7 @@ async def test_a_quiet_stream_is_kept_alive_until_it_is_old(
     monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(streams, "AGE_SECONDS", 0.5)
     job_id = await create(client)
-    async with AsyncClient(base_url=address, timeout=20) as watcher:
+    async with AsyncClient(base_url=address, timeout=PATIENCE) as watcher:
         text = (await watcher.get(f"{JOBS}/{job_id}/events")).text
     assert text.startswith("retry: 2000\n\n")
     assert ": still here\n\n" in text
@@ -387,7 +387,7 @@ async def test_many_streams_share_one_line_and_those_that_are_dropped_leave_noth
     admin = redis.Redis.from_url(valkey_url, decode_responses=True)
     waiting = app.state.parts.jobs.waiting
     async with many_streams(address, job_id, 300) as writers:
-        await eventually(lambda: waiting.count == 300 and all_are_told(app), within=60)
+        await eventually(lambda: waiting.count == 300 and all_are_told(app))
         assert admin.pubsub_numsub(jobs.server.key("changes")) == [(jobs.server.key("changes"), 1)]
         assert (await client.get("/companies")).status_code == 200
         for writer in writers[:200]:
@@ -435,7 +435,7 @@ async def test_while_the_broker_is_away_jobs_are_neither_lost_nor_denied(
     server = Server(valkey_server.url, timeout=1.0)
     jobs = RedisBroker(server)
     app = api(database, broker, registry, jobs)
-    async with AsyncClient(transport=ASGITransport(app), base_url="http://api", timeout=30) as client:
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api", timeout=PATIENCE) as client:
         job_id = await create(client)
         valkey_server.stop()  # fault 144
         for method, path in (

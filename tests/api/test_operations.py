@@ -23,6 +23,7 @@ from taketurns.storage import schema
 from taketurns.storage.database import Database
 from tests.api.conftest import process_nothing
 from tests.valkeys import Valkeys
+from tests.waiting import PATIENCE
 
 TASKS = "/companies/acme/tasks"
 AWAY = "postgresql://taketurns@127.0.0.1:1/nowhere"
@@ -171,7 +172,7 @@ async def took(request: Any) -> float:
 
 async def test_health_answers_beside_the_largest_requests(address: str, acme: Company) -> None:  # fault 045
     body = {"type": "anything", "payload": {"value": "x" * 250_000}}
-    async with AsyncClient(base_url=address, timeout=30) as client, AsyncClient(base_url=address) as prober:
+    async with AsyncClient(base_url=address, timeout=PATIENCE) as client, AsyncClient(base_url=address) as prober:
 
         async def probe() -> int:
             answered = 0

@@ -31,6 +31,7 @@ from tests.api.servers import served
 from tests.api.test_documentation import SNAPSHOT
 from tests.servers import DatabaseServer
 from tests.valkeys import forget
+from tests.waiting import PATIENCE
 
 OPERATIONS = [
     operation["operationId"]
@@ -86,7 +87,7 @@ def serving(database_url: str, redis_url: str) -> Iterator[tuple[str, dict[str, 
     cell = f"test_{uuid.uuid4().hex[:12]}"
     thread = Thread(target=lambda: asyncio.run(serve(database_url, redis_url, cell, started)))
     thread.start()
-    address, known, loop, stop = started.get(timeout=20)
+    address, known, loop, stop = started.get(timeout=PATIENCE)
     try:
         yield address, known
     finally:

@@ -17,7 +17,7 @@ from taketurns.brokers.postgres import PostgresBroker
 from taketurns.engine.task import ClaimedTask, Outcome, Report
 from taketurns.storage.database import Database, conninfo
 from tests.api.test_connections import raw
-from tests.worker.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 TASKS = "/companies/acme/tasks"
 WORKER = UUID(int=1)
@@ -55,7 +55,7 @@ async def until_waiting(app: FastAPI, count: int = 1, *, tasks: int = 1) -> None
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if await is_so():
                 return
@@ -123,7 +123,7 @@ async def test_a_look_waits_until_the_task_has_ended(app: FastAPI, client: Async
     looking = asyncio.create_task(wait_for(client, task_id))
     await until_waiting(app)
     await finish(broker)
-    answer = await asyncio.wait_for(looking, 20)
+    answer = await asyncio.wait_for(looking, PATIENCE)
     assert (answer.status_code, answer.json()["status"], answer.json()["result"]) == (200, "completed", 42)
     assert answer.headers["preference-applied"] == "wait=60"
 
@@ -175,7 +175,7 @@ async def test_a_look_waits_until_the_task_is_not_what_was_seen(
     looking = asyncio.create_task(wait_for(client, created.json()["id"], **{"If-None-Match": created.headers["etag"]}))
     await until_waiting(app)
     await claim(broker)
-    answer = await asyncio.wait_for(looking, 20)
+    answer = await asyncio.wait_for(looking, PATIENCE)
     assert (answer.status_code, answer.json()["status"]) == (200, "processing")
     seen = {"If-None-Match": answer.headers["etag"]}
     answer = await wait_for(client, created.json()["id"], **SOON, **seen)
@@ -186,7 +186,7 @@ async def test_a_task_is_created_and_waited_for(app: FastAPI, client: AsyncClien
     creating = asyncio.create_task(create(client, **LONG))
     await until_waiting(app)
     await finish(broker)
-    answer = await asyncio.wait_for(creating, 20)
+    answer = await asyncio.wait_for(creating, PATIENCE)
     assert (answer.status_code, answer.json()["status"]) == (201, "completed")
     assert answer.headers["preference-applied"] == "wait=60"
     assert answer.headers["location"].endswith(answer.json()["id"])
@@ -200,7 +200,7 @@ async def test_a_replay_waits_for_the_task_of_the_first(
     repeating = asyncio.create_task(create(client, **key, **LONG))
     await until_waiting(app)
     await finish(broker)
-    answer = await asyncio.wait_for(repeating, 20)
+    answer = await asyncio.wait_for(repeating, PATIENCE)
     assert (answer.status_code, answer.json()["status"]) == (200, "completed")
     assert (answer.json()["id"], answer.headers["idempotent-replayed"]) == (first.json()["id"], "true")
 
@@ -249,14 +249,15 @@ async def test_a_line_that_was_lost_is_opened_again_and_nothing_is_missed(
     task_id = await new_task(client)
     looking = asyncio.create_task(wait_for(client, task_id))
     await until_waiting(app)
-    async with await psycopg.AsyncConnection.connect(conninfo(database.url), autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(conninfo(database.url)) as connection:
+        # As after a crash of the server: what was watched is gone, before anybody can watch anew.
+        await connection.execute(f"truncate {database.schema}.watches".encode())
         for pid in await listeners(database):
             await connection.execute("select pg_terminate_backend(%s, 5000)", (pid,))
-        await connection.execute(f"truncate {database.schema}.watches".encode())  # as after a crash of the server
     await eventually(lambda: app.state.parts.waiting.lines_opened == 2)
     await until_waiting(app)
     await finish(broker)
-    assert (await asyncio.wait_for(looking, 20)).json()["status"] == "completed"
+    assert (await asyncio.wait_for(looking, PATIENCE)).json()["status"] == "completed"
 
 
 async def test_a_client_that_leaves_waits_no_longer(app: FastAPI, client: AsyncClient, address: str) -> None:
@@ -273,6 +274,6 @@ async def test_who_waits_is_let_go_when_the_process_is_to_end(app: FastAPI, clie
     creating = asyncio.create_task(create(client, **LONG))
     await until_waiting(app, 2)
     app.state.parts.waiting.leave()
-    for answer in await asyncio.wait_for(asyncio.gather(looking, creating), 20):
+    for answer in await asyncio.wait_for(asyncio.gather(looking, creating), PATIENCE):
         assert (answer.json()["status"], answer.headers.get("preference-applied")) == ("pending", None)
     assert (await asyncio.wait_for(wait_for(client, task_id), 20)).status_code == 200

@@ -33,6 +33,7 @@ from tests.brokers.cell import (
     turns_of,
 )
 from tests.brokers.statuses import SHARED, Statuses
+from tests.waiting import PATIENCE
 
 WORKER = UUID(int=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -947,7 +948,7 @@ class Upkeep:
 
     async def test_work_that_comes_up_is_told(self, cell: Cell) -> None:
         cell.add_company("acme")
-        async with asyncio.timeout(10), cell.broker.wakeups() as wakeups:
+        async with asyncio.timeout(PATIENCE), cell.broker.wakeups() as wakeups:
             await submit(cell, "acme", queue="one")
             assert await anext(wakeups) == {"one"}
             (task_id,) = ids(await cell.broker.enqueue("acme", new_tasks(queue="two", delay_seconds=60), at=NOON))
@@ -968,7 +969,7 @@ class Upkeep:
         company = cell.add_company("acme")
         (watched,) = ids(await cell.broker.enqueue("acme", new_tasks(delay_seconds=60), at=NOON))
         await submit(cell, "acme", 3, queue="other")
-        async with asyncio.timeout(10), cell.broker.changes() as changes:
+        async with asyncio.timeout(PATIENCE), cell.broker.changes() as changes:
             await cell.broker.watch(company, watched, seconds=60)
             await claim(cell, 1, queues=("other",))
             await cell.broker.promote(at=NOON + DAY)
@@ -993,7 +994,7 @@ class Upkeep:
     async def test_a_task_that_somebody_watches_longer_is_told_of_longer(self, cell: Cell) -> None:
         company = cell.add_company("acme")
         (task_id,) = await submit(cell, "acme")
-        async with asyncio.timeout(10), cell.broker.changes() as changes:
+        async with asyncio.timeout(PATIENCE), cell.broker.changes() as changes:
             await cell.broker.watch(company, task_id, seconds=60)
             await cell.broker.watch(company, task_id, seconds=0)
             await claim(cell)
@@ -1001,7 +1002,7 @@ class Upkeep:
 
     async def test_a_move_that_a_read_after_the_watch_does_not_see_is_told(self, cell: Cell) -> None:
         company = cell.add_company("acme")
-        async with asyncio.timeout(30), cell.broker.changes() as changes:
+        async with asyncio.timeout(PATIENCE), cell.broker.changes() as changes:
             for _ in range(30):
                 (task_id,) = await submit(cell, "acme")
                 moving = asyncio.gather(claim(cell), cell.broker.cancel("acme", task_id))

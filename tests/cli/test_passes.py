@@ -18,7 +18,7 @@ from taketurns.brokers.postgres import PostgresBroker
 from taketurns.engine.task import NewTask
 from taketurns.storage.database import Database
 from tests.cli import test_commands
-from tests.worker.waiting import soon
+from tests.waiting import soon
 
 APP = {"TAKETURNS_APP": "tests.cli.pass_app:tt"}
 

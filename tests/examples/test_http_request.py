@@ -21,6 +21,7 @@ from examples.retry_after import LONGEST_SECONDS, retry_after
 from taketurns import Fail, InvalidPayload, Retry, Status
 from taketurns.testing.engine import Engine
 from tests.examples.attempts import TASK_ID, attempt
+from tests.waiting import PATIENCE
 
 
 @dataclass
@@ -57,7 +58,7 @@ def web_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = httpx2.Headers(self.headers.items())
             state.received.append(Received(self.command, self.path, headers, body))
-            state.may_answer.wait(timeout=20)
+            state.may_answer.wait(timeout=PATIENCE)
             status, extra, text = state.answers.pop(0) if state.answers else (200, [], b"thanks")
             self.send_response(status)
             for name, value in extra:

@@ -18,7 +18,7 @@ from taketurns.engine.retry import Backoff
 from taketurns.engine.task import Outcome, Report
 from taketurns.execution import Attempt, Context, Executor, current
 from tests.execution.tasks import claimed
-from tests.worker.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 class Bench:
@@ -65,7 +65,7 @@ async def test_a_sync_handler_runs_in_a_thread(bench: Bench) -> None:
 
 async def test_sync_handlers_run_at_once(bench: Bench) -> None:
     everybody = threading.Barrier(4)
-    bench.add(lambda: everybody.wait(timeout=10) >= 0)
+    bench.add(lambda: everybody.wait(timeout=PATIENCE) >= 0)
     answers = await asyncio.gather(*(bench.run() for _ in range(4)))
     assert [answer.outcome for answer in answers] == [Outcome.COMPLETED] * 4
 
@@ -232,7 +232,7 @@ async def test_an_async_handler_past_its_timeout_is_cancelled(bench: Bench) -> N
 # Faults 097 (b) and 098: no retry begins beside a handler that still runs.
 async def test_a_sync_handler_past_its_timeout_is_told_and_reported_when_it_returns(bench: Bench) -> None:
     def wait(ctx: Context) -> str:
-        assert ctx.cancelled.wait(timeout=10)
+        assert ctx.cancelled.wait(timeout=PATIENCE)
         assert ctx.remaining_seconds is not None
         assert ctx.remaining_seconds <= 0
         return "late"
@@ -314,7 +314,7 @@ async def test_a_cancelled_sync_attempt_ends_when_its_handler_does(bench: Bench)
 
     def wait(ctx: Context) -> None:
         begun.set()
-        assert ctx.cancelled.wait(timeout=10)
+        assert ctx.cancelled.wait(timeout=PATIENCE)
         raise RuntimeError("stopped halfway")
 
     bench.add(wait)
@@ -369,7 +369,7 @@ async def test_a_sync_handler_that_returns_a_coroutine_is_told_what_to_do(bench:
 
 async def test_a_handler_may_use_asyncios_own_timeouts_and_groups(bench: Bench) -> None:
     async def work() -> int:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             first = group.create_task(asyncio.sleep(0, 1))
             second = group.create_task(asyncio.sleep(0, 2))
         return first.result() + second.result()

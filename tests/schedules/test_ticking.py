@@ -26,7 +26,7 @@ from taketurns.storage.database import Database
 from taketurns.worker import run_pass
 from tests.schedules.calendar import MINUTE, START, Calendar, minutes
 from tests.schedules.process import URL
-from tests.worker.waiting import eventually, soon
+from tests.waiting import eventually, soon
 
 
 async def test_a_tick_makes_a_task_as_the_schedule_says(calendar: Calendar) -> None:

@@ -26,8 +26,8 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask
 from taketurns.storage.database import Database
 from taketurns.worker import Worker
+from tests.waiting import PATIENCE, Answer, soon
 from tests.worker.app import URL
-from tests.worker.waiting import Answer, soon
 
 QUICK: dict[str, Any] = {"beat_seconds": 0.2, "stale_after_seconds": 2.1, "poll_seconds": 0.2}
 
@@ -224,7 +224,7 @@ class WorkerProcess:
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
-        return self._process.wait(timeout=20)
+        return self._process.wait(timeout=PATIENCE)
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None

@@ -9,8 +9,8 @@ from taketurns.engine.errors import ConfigurationError
 from taketurns.engine.registry import Registry
 from taketurns.execution import Context
 from taketurns.worker import lease as leases
+from tests.waiting import eventually
 from tests.worker.house import House
-from tests.worker.waiting import eventually
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from taketurns.brokers.postgres import PostgresBroker, wakeups
 from taketurns.engine.registry import Registry
+from tests.waiting import eventually
 from tests.worker.house import House
-from tests.worker.waiting import eventually
 
 
 class Wire:

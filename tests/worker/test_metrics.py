@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from taketurns.engine.errors import Fail, Retry
 from taketurns.engine.registry import Registry
 from taketurns.worker.metrics import MetricsServer
+from tests.waiting import eventually
 from tests.worker.house import House
-from tests.worker.waiting import eventually
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

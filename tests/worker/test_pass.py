@@ -12,8 +12,8 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask, PassReport
 from taketurns.storage.database import Database
 from taketurns.worker import run_pass
+from tests.waiting import PATIENCE, eventually
 from tests.worker.house import House
-from tests.worker.waiting import eventually
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ async def test_a_pass_claims_again_as_soon_as_a_hand_is_free(house: House, regis
     registry.add(work)
     await house.add("work", waits=True)
     await house.add("work", count=6, waits=False)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE):
         assert (await a_pass(house, registry, concurrency=2)).completed == 7
 
 

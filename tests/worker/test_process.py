@@ -9,8 +9,8 @@ import pytest
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask
 from taketurns.worker import lease, process
+from tests.waiting import eventually
 from tests.worker.house import House
-from tests.worker.waiting import eventually
 
 STOPPED = 128 + signal.SIGTERM
 

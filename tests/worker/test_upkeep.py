@@ -15,8 +15,8 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask, Outcome, Report
 from taketurns.worker import rounds
 from taketurns.worker.upkeep import Heal, Promote, Prune, Rescue, Watch
+from tests.waiting import eventually
 from tests.worker.house import House
-from tests.worker.waiting import eventually
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 

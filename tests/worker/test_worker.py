@@ -20,8 +20,8 @@ from taketurns.execution import Context
 from taketurns.telemetry import SeriesByType
 from taketurns.worker import Worker
 from taketurns.worker.settling import Settler
+from tests.waiting import PATIENCE, eventually
 from tests.worker.house import House
-from tests.worker.waiting import eventually
 
 AT_ONCE = Backoff(first_seconds=0.02, ceiling_seconds=0.05)
 
@@ -55,7 +55,7 @@ async def test_a_wake_up_is_quicker_than_the_poll(house: House, registry: Regist
         await worker.listening.is_listening.wait()
         await eventually(lambda: not worker.claiming.has_prospects)
         await house.add("work")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await ran.wait()
 
 
@@ -121,7 +121,7 @@ async def test_a_company_at_its_limit_goes_on_as_soon_as_a_task_of_it_ends(house
     house.add_company("small", max_in_flight=1)
     tasks = await house.add("work", company="small", count=20)
     async with house.working(registry, poll_seconds=60):
-        await eventually(lambda: house.are("completed", tasks), within=15)
+        await eventually(lambda: house.are("completed", tasks))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.brokers.cell import claimed_ids, ids, new_tasks, reports
 from tests.brokers.contract import Finishing, Submitting, TakingTurns, Upkeep
 from tests.brokers.redis.cell import RedisCell
 from tests.valkeys import Valkey, ValkeyCluster, Valkeys, free_ports, wait_until
-from tests.worker.waiting import PATIENCE
+from tests.waiting import PATIENCE
 
 WORKER = UUID(int=1)
 Answer = TypeVar("Answer")

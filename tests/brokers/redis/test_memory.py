@@ -13,7 +13,7 @@ from taketurns.engine.job import Charge, JobName
 from taketurns.engine.task import NewTask, Outcome, Report, Status
 from tests.brokers.cell import ids, keyed_task, new_tasks
 from tests.brokers.redis.cell import RedisCell
-from tests.worker.waiting import eventually
+from tests.waiting import eventually
 
 WORKER = UUID(int=1)
 DAY = timedelta(days=1)

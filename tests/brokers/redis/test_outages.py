@@ -17,7 +17,7 @@ from taketurns.storage.ids import new_id
 from tests.brokers.cell import claimed_ids, ids, new_tasks, reports
 from tests.brokers.redis.cell import RedisCell
 from tests.valkeys import Valkey, Valkeys
-from tests.worker.waiting import eventually
+from tests.waiting import eventually
 
 WORKER = UUID(int=1)
 COMPANY = UUID(int=7)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-PATIENCE = 20.0
+PATIENCE = 45.0
 
 
 async def eventually(ask: Callable[[], Answer], *, within: float = PATIENCE) -> Answer:
