@@ -36,7 +36,7 @@ def registry() -> Registry:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, pool_size=4, pool_timeout=2.0, statement_timeout=5.0)
+    database = Database(database_url, pool_size=4, pool_timeout=20.0, statement_timeout=20.0)
     await database.open()
     yield database
     await database.close()

@@ -165,7 +165,7 @@ def test_the_readme_is_true_and_a_hard_death_in_the_flood_leaves_no_process(
     eventually(lambda: get(up, "initech", quiet["id"])["status"] == "completed", "the quiet company's task is done")
     assert json.loads(paste(look_behind))["tasks"][0]["status"] == "pending"
     served = get(up, "initech", quiet["id"])
-    assert seconds_between(served["createdAt"], served["finishedAt"]) < 2
+    assert seconds_between(served["createdAt"], served["finishedAt"]) < 10
 
     up.process.kill()
     up.process.wait()

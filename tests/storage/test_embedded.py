@@ -319,7 +319,7 @@ def test_a_server_that_refuses_to_start_says_why_at_once(home: Path) -> None:
     started = time.monotonic()
     with pytest.raises(ServerNotStarted, match='unrecognized configuration parameter "no_such"'):
         PostgresServer(home, settings={"no_such": "1"}).start()
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 20
 
     with PostgresServer(home) as server:
         assert ask(server.url(), "SELECT 1") == 1

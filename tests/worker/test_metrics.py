@@ -82,7 +82,7 @@ async def test_attempts_are_counted_by_type_and_outcome(house: House, client: Cl
     async with house.working(registry) as worker:
         await eventually(lambda: worker.settler.tally.completed + worker.settler.tally.failed == 3)
         await worker.settler.flush()
-        assert client.value("lease_age_seconds") < 1.5
+        assert client.value("lease_age_seconds") < 10
     assert client.value("tasks_processed_total", type="counted", outcome="completed") == 2
     assert client.value("tasks_processed_total", type="counted", outcome="failed") == 1
     assert client.value("tasks_retried_total", type="counted") == 1
