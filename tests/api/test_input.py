@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from httpx2 import AsyncClient, Response
 
+from taketurns.api import lists
 from taketurns.companies.directory import Company
 from taketurns.engine import limits
+from taketurns.engine.registry import Registry
 
 TASKS = "/companies/acme/tasks"
+
+
+@dataclass
+class Order:
+    number: int
+
+
+async def place_order(
+    order: Order | None = None,
+    prices: dict[str, int] | None = None,
+    lines: list[int] | None = None,
+    tags: set[str] | None = None,
+) -> None: ...
+
+
+@pytest.fixture
+def registry(registry: Registry) -> Registry:
+    registry.add(place_order)
+    return registry
 
 
 @pytest.fixture(autouse=True)
@@ -223,6 +248,40 @@ async def test_limits_out_of_range_are_refused(client: AsyncClient, number: str)
         assert pointers(answer) == ["limit"]
 
 
+@pytest.mark.parametrize("value", ["null", "1", '"x"', "[]", "true"])
+async def test_what_is_no_object_is_told_in_words_of_json(client: AsyncClient, value: str) -> None:
+    for method, path, body, place in (
+        ("POST", TASKS, value, "the body"),
+        ("POST", f"{TASKS}/batch", value, "the body"),
+        ("POST", f"{TASKS}/batch", f'{{"tasks": [{value}]}}', "/tasks/0"),
+        ("POST", TASKS, f'{{"type": "anything", "payload": {value}}}', "/payload"),
+        ("POST", "/companies", value, "the body"),
+        ("POST", "/companies", f'{{"name": "Zeta", "quotas": {value}}}', "/quotas"),
+        ("PATCH", "/companies/acme", value, "the body"),
+        ("POST", "/companies/acme/schedules", value, "the body"),
+        ("POST", "/workers/process", value, "the body"),
+        ("POST", TASKS, f'{{"type": "place_order", "payload": {{"order": {value}}}}}', "/payload/order"),
+        ("POST", TASKS, f'{{"type": "place_order", "payload": {{"prices": {value}}}}}', "/payload/prices"),
+    ):
+        if value == "null" and "place_order" in body:
+            continue
+        answer = await client.request(method, path, content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["detail"]) == (422, f"{place}: must be an object"), (path, body)
+        assert [error["code"] for error in answer.json()["errors"]] == ["object_type"]
+
+
+async def test_what_is_no_array_is_told_in_words_of_json(client: AsyncClient) -> None:
+    for path, body in (
+        (f"{TASKS}/batch", {"tasks": {}}),
+        (TASKS, {"type": "place_order", "payload": {"lines": 1}}),
+        (TASKS, {"type": "place_order", "payload": {"tags": {}}}),
+    ):
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 422
+        assert answer.json()["detail"].endswith(": must be an array")
+        assert [error["code"] for error in answer.json()["errors"]] == ["array_type"]
+
+
 @pytest.mark.parametrize("number", [*NUMBERS, "10001"])
 async def test_offsets_out_of_range_are_refused(client: AsyncClient, number: str) -> None:  # fault 013
     for path in (TASKS, "/companies"):
@@ -276,6 +335,33 @@ async def test_unknown_parameters_are_refused_with_the_known_ones(client: AsyncC
         body: dict[str, Any] = {"type": "anything"}
         answer = await client.request(method, f"{path}?{name}=1", json=body)
         assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter"), path
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        (TASKS, "limit=1&limit=2"),
+        (TASKS, "sort=createdAt&sort=createdAt"),
+        (TASKS, "createdAfter=2026-01-01T00:00:00Z&status=pending&createdAfter=2026-01-02T00:00:00Z"),
+        (TASKS, "includeTotal=exact&includeTotal="),
+        (f"{TASKS}/{UUID(int=1)}/events", "after=1&after=2"),
+        ("/companies/acme/schedules", "offset=1&offset=1"),
+        ("/companies", "cursor=x&cursor=y"),
+        ("/workers", "maxAgeSeconds=1&maxAgeSeconds=2"),
+    ],
+)
+async def test_a_parameter_that_has_one_value_is_not_taken_twice(client: AsyncClient, path: str, query: str) -> None:
+    name = query.partition("=")[0]
+    answer = await client.get(f"{path}?{query}")
+    assert (answer.status_code, answer.json()["code"], pointers(answer)) == (422, "invalid_request", [name])
+    assert f"{name}: is given more than once" in answer.json()["detail"]
+
+
+def test_every_route_with_parameters_refuses_those_that_are_repeated(app: FastAPI) -> None:
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.dependant.query_params]
+    assert len(routes) == 5
+    for route in routes:
+        assert lists.refuse_repeated in [dependency.call for dependency in route.dependant.dependencies], route.path
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])

@@ -8,8 +8,6 @@ from typing import Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +22,7 @@ from taketurns.api import (
     headers,
     jobs,
     leaving,
+    lists,
     openapi,
     operations,
     problems,
@@ -157,19 +156,9 @@ def _wrong_parameters(request: Request, error: RequestValidationError) -> Proble
         FieldError(pointer=str(wrong["loc"][1]), code=wrong["type"], detail=wrong["msg"]) for wrong in error.errors()
     ]
     if any(wrong["code"] == "extra_forbidden" for wrong in errors):
-        known = ", ".join(_parameters(request.scope["route"]))
+        known = ", ".join(lists.parameters(request.scope["route"]))
         return Problem(problems.UNKNOWN_PARAMETER, f"the query parameters of this route are {known}", errors=errors)
     return Problem(problems.INVALID_REQUEST, bodies.told(errors), errors=errors)
-
-
-def _parameters(route: APIRoute) -> list[str]:
-    models = [parameter.field_info.annotation for parameter in route.dependant.query_params]
-    return [
-        field.alias or name
-        for model in models
-        if isinstance(model, type) and issubclass(model, BaseModel)
-        for name, field in model.model_fields.items()
-    ]
 
 
 def _allowed_methods(request: Request) -> dict[str, str]:

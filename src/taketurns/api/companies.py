@@ -54,6 +54,7 @@ async def create_company(request: Request) -> Response:
     responses=documented(
         problems.UNKNOWN_PARAMETER, problems.INVALID_CURSOR, problems.OFFSET_TOO_LARGE, problems.INVALID_REQUEST
     ),
+    dependencies=lists.ONE_OF_EACH,
 )
 async def list_companies(request: Request, query: Annotated[Query, QueryParameters()]) -> Response:
     """Every company, the newest first."""

@@ -131,6 +131,7 @@ async def list_task_types(request: Request) -> Response:
     responses=documented(
         problems.UNKNOWN_PARAMETER, problems.INVALID_CURSOR, problems.OFFSET_TOO_LARGE, problems.INVALID_REQUEST
     ),
+    dependencies=lists.ONE_OF_EACH,
 )
 async def list_workers(request: Request, query: Annotated[WorkerQuery, QueryParameters()]) -> Response:
     """Workers and passes as they were last heard of, those that began last first. A name is shown once."""

@@ -272,10 +272,24 @@ def field_errors(
     errors: Iterable[ErrorDetails | Mapping[str, Any]], *, within: Sequence[str | int] = ()
 ) -> list[FieldError]:
     """Validation errors of pydantic's form as fields of a document, or of its part `within`."""
-    return [
-        FieldError(pointer=pointer((*within, *error["loc"])), code=str(error["type"]), detail=str(error["msg"]))
-        for error in errors
-    ]
+    return [_field_error((*within, *error["loc"]), str(error["type"]), str(error["msg"])) for error in errors]
+
+
+_WRONG_TYPES: Final = {
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"),
+        ("object_type", "must be an object"),
+    ),
+    **dict.fromkeys(
+        ("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), ("array_type", "must be an array")
+    ),
+}
+"""What pydantic says in words of Python, in those of JSON."""
+
+
+def _field_error(path: Iterable[str | int], code: str, detail: str) -> FieldError:
+    code, detail = _WRONG_TYPES.get(code, (code, detail))
+    return FieldError(pointer=pointer(path), code=code, detail=detail)
 
 
 def documented(*kinds: Kind) -> dict[int | str, dict[str, Any]]:

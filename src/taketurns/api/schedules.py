@@ -78,6 +78,7 @@ async def create_schedule(request: Request) -> Response:
         problems.OFFSET_TOO_LARGE,
         problems.INVALID_REQUEST,
     ),
+    dependencies=lists.ONE_OF_EACH,
 )
 async def list_schedules(request: Request, query: Annotated[Query, QueryParameters()]) -> Response:
     """A company's schedules, the newest first."""

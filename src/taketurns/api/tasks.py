@@ -121,6 +121,7 @@ async def create_batch(request: Request) -> Response:
         problems.OFFSET_TOO_LARGE,
         problems.INVALID_REQUEST,
     ),
+    dependencies=lists.ONE_OF_EACH,
 )
 async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParameters()]) -> Response:
     """A company's tasks, the newest first."""
@@ -176,6 +177,7 @@ async def get_task(request: Request) -> Response:
     paths.TASK + "/events",
     response_model=answers.EventPage,
     responses=documented(*_OF_ONE, problems.INVALID_REQUEST),
+    dependencies=lists.ONE_OF_EACH,
 )
 async def list_task_events(request: Request, query: Annotated[EventQuery, QueryParameters()]) -> Response:
     """What has happened to a task, in order. The newest event has the task's status."""
