@@ -184,6 +184,23 @@ async def test_pages_are_followed_by_cursor_and_by_link(client: AsyncClient, acm
     assert (page["hasMore"], page["nextCursor"]) == (False, None)
 
 
+async def test_a_cursor_fits_whether_the_company_is_named_by_its_slug_or_its_id(
+    client: AsyncClient, acme: Company
+) -> None:
+    for number in range(3):
+        await create(client)
+        schedule = {"name": f"s{number}", "type": "anything", "expression": "0 0 1 1 *"}
+        assert (await client.post("/companies/acme/schedules", json=schedule)).status_code == 201
+    for things in ("tasks", "schedules"):
+        by_slug, by_id, shouted = (f"/companies/{name}/{things}" for name in ("acme", acme.id, str(acme.id).upper()))
+        every = [thing["id"] for thing in (await client.get(by_slug)).json()[things]]
+        for first, then in ((by_slug, by_id), (by_id, by_slug), (by_id, shouted)):
+            cursor = (await client.get(f"{first}?limit=1")).json()["nextCursor"]
+            answer = await client.get(f"{then}?cursor={cursor}")
+            assert answer.status_code == 200, answer.text
+            assert [thing["id"] for thing in answer.json()[things]] == every[1:]
+
+
 async def test_a_cursor_fits_its_own_list_alone(client: AsyncClient, acme: Company, database: Database) -> None:
     await directory.create(database, name="Other", slug="other")
     await client.post("/companies/acme/tasks/batch", json={"tasks": [EMAIL] * 3})

@@ -323,14 +323,7 @@ async def _replayed(jobs: Jobs, made: Enqueued) -> Job:
 
 
 async def _owner(request: Request) -> UUID:
-    """The id of the company in the path; PostgreSQL is asked for it only by its slug."""
-    reference = paths.company(request)
-    if isinstance(reference, UUID):
-        return reference
-    company = await directory.find(parts(request).database, reference)
-    if company is None:
-        raise paths.job_not_found()
-    return company.id
+    return await paths.company_id(request, missing=paths.job_not_found)
 
 
 async def _job(jobs: Jobs, owner: UUID, job_id: UUID) -> Job:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
 from starlette.requests import Request
 
 from taketurns.api import problems
+from taketurns.api.parts import parts
 from taketurns.api.problems import Problem
 from taketurns.companies import directory
 from taketurns.engine import limits
@@ -45,6 +47,20 @@ def company(request: Request) -> UUID | str:
     if reference is None:
         raise company_not_found()
     return reference
+
+
+async def company_id(request: Request, *, missing: Callable[[], Problem] | None = None) -> UUID:
+    """The id of the company in the path; the database is asked only for that of a slug.
+
+    Raises Problem when no company has the slug: that of `missing`, if that is given.
+    """
+    reference = company(request)
+    if isinstance(reference, UUID):
+        return reference
+    found = await directory.find(parts(request).database, reference)
+    if found is None:
+        raise company_not_found() if missing is None else missing()
+    return found.id
 
 
 def task_id(request: Request) -> UUID:

@@ -83,12 +83,12 @@ async def create_schedule(request: Request) -> Response:
 async def list_schedules(request: Request, query: Annotated[Query, QueryParameters()]) -> Response:
     """A company's schedules, the newest first."""
     given = parts(request)
-    company = paths.company(request)
-    after = lists.start(query, given.cursors, "schedules", str(company))
+    company = await paths.company_id(request)
+    after = lists.start(query, given.cursors, "schedules", company)
     page = await timetable.page(given.database, company, limit=query.limit, offset=query.offset, after=after)
     if page is None:
         raise paths.company_not_found()
-    cursor = given.cursors.write(page.next_after, "schedules", str(company)) if page.next_after else None
+    cursor = given.cursors.write(page.next_after, "schedules", company) if page.next_after else None
     body = answers.SchedulePage(
         schedules=await asyncio.to_thread(lambda: [answers.schedule(told) for told in page.schedules]),
         hasMore=cursor is not None,

@@ -126,7 +126,7 @@ async def create_batch(request: Request) -> Response:
 async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParameters()]) -> Response:
     """A company's tasks, the newest first."""
     given = parts(request)
-    company = paths.company(request)
+    company = await paths.company_id(request)
     wanted = tasks.Filter(
         statuses=frozenset(query.status),
         types=frozenset(query.type),
@@ -136,7 +136,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
     )
     described = (
         "tasks",
-        str(company),
+        company,
         sorted(wanted.statuses),
         sorted(wanted.types),
         query.created_after,
