@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,8 @@ from uuid import UUID, uuid4
 import pytest
 import redis
 from fastapi import FastAPI
-from httpx2 import ASGITransport, AsyncClient
+from httpx2 import ASGITransport, AsyncClient, Response
+from sqlalchemy import select
 
 from taketurns import telemetry
 from taketurns.api import create_api, streams
@@ -29,6 +30,7 @@ from taketurns.engine.errors import Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report, Status
 from taketurns.storage.database import Database
+from taketurns.storage.models import JobReservation
 from tests.valkeys import Valkey, Valkeys
 from tests.waiting import PATIENCE, eventually
 
@@ -319,6 +321,59 @@ async def test_a_charge_for_a_retry_whose_answer_was_lost_is_given_back_unless_i
             assert await charged(client) == (3, 1)
 
 
+class EndsMeanwhile(RedisBroker):
+    """What is to be run again is run again by somebody else, on the same charge, and ends between look and retry."""
+
+    ends: list[Outcome]
+
+    async def retry(self, company: str, task_id: UUID, **options: Any) -> Status | None:
+        if self.ends:
+            await super().retry(company, task_id, reserved_at=options["reserved_at"])
+            await self.settle([Report(await claim(self), self.ends.pop())])
+        return await super().retry(company, task_id, **options)
+
+
+@pytest.mark.parametrize("ends", [[Outcome.COMPLETED], [Outcome.FAILED], [Outcome.COMPLETED, Outcome.FAILED]])
+@pytest.mark.parametrize("delay", [0, 3600])
+async def test_a_job_that_ends_while_it_is_looked_at_does_not_run_again_uncharged(
+    database: Database, broker: PostgresBroker, registry: Registry, jobs: RedisBroker, ends: list[Outcome], delay: int
+) -> None:
+    meddled = EndsMeanwhile(jobs.server)
+    meddled.ends = [*ends]
+    app = api(database, broker, registry, meddled)
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api") as client:
+        company = (await client.patch("/companies/acme", json={"quotas": {"hour": 10}})).json()["id"]
+        made = await client.post(JOBS, json=JOB | {"delaySeconds": delay})
+        job_id = made.json()["jobId"]
+        if not delay:
+            await finish(jobs)
+        answer = await client.post(f"{JOBS}/{job_id}/retry")
+        assert (answer.status_code, answer.json()["status"], meddled.ends) == (200, "pending", [])
+        job = await jobs.job(UUID(company), UUID(job_id))
+        assert job is not None
+        charges = await database.fetch(select(JobReservation.reserved_at, JobReservation.confirmed))
+        assert charges == [(job.reserved_at, True)]
+        reserved, refunded = await charged(client)
+        completed = [*ends, *([] if delay else [Outcome.COMPLETED])].count(Outcome.COMPLETED)
+        assert reserved - refunded == completed + 1
+
+
+async def test_a_job_that_always_ends_while_it_is_looked_at_is_left_to_the_client(
+    database: Database, broker: PostgresBroker, registry: Registry, jobs: RedisBroker
+) -> None:
+    meddled = EndsMeanwhile(jobs.server)
+    meddled.ends = [Outcome.COMPLETED] * 3
+    app = api(database, broker, registry, meddled)
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api") as client:
+        await client.patch("/companies/acme", json={"quotas": {"hour": 10}})
+        job_id = await create(client)
+        await finish(jobs)
+        answer = await client.post(f"{JOBS}/{job_id}/retry")
+        assert (answer.status_code, answer.json()["code"]) == (409, "invalid_state")
+        assert (await client.get(f"{JOBS}/{job_id}")).json()["status"] == "completed"
+        assert await charged(client) == (4, 0)
+
+
 async def test_a_retry_that_is_refused_costs_nothing(client: AsyncClient, jobs: RedisBroker) -> None:
     await client.patch("/companies/acme", json={"quotas": {"hour": 10}})
     job_id = await create(client)
@@ -467,8 +522,88 @@ class LosesAnswers(RedisBroker):
     async def enqueue(self, company: str, tasks: list[NewTask], **origin: object) -> list[Enqueued]:  # type: ignore[override]
         self.sent += 1
         if self.arrives:
-            await super().enqueue(company, tasks, **origin)  # type: ignore[arg-type]
+            with suppress(Unavailable):
+                await super().enqueue(company, tasks, **origin)  # type: ignore[arg-type]
         raise Unavailable("the connection was lost")
+
+
+@asynccontextmanager
+async def confirming(
+    database: Database, broker: PostgresBroker, registry: Registry, jobs: RedisBroker
+) -> AsyncIterator[AsyncClient]:
+    """A client of an API whose company has a quota."""
+    app = api(database, broker, registry, jobs)
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api", timeout=PATIENCE) as client:
+        await client.patch("/companies/acme", json={"quotas": {"hour": 2}})
+        yield client
+    await jobs.server.close()
+
+
+async def later(database: Database, jobs: RedisBroker) -> None:
+    """When it is found which of the jobs that were charged for came."""
+    await JobRefunds(database, jobs).step(at=datetime.now(UTC) + timedelta(minutes=2))
+
+
+def is_unconfirmed(answer: Response) -> bool:
+    return (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "job_unconfirmed", "1")
+
+
+async def test_a_job_that_is_not_on_the_disk_yet_is_told_as_that(
+    database: Database, broker: PostgresBroker, registry: Registry, valkey: Valkeys
+) -> None:
+    server = valkey(appendfsync="no")
+    jobs = RedisBroker(Server(server.url), wait_aof_seconds=0.05)
+    async with confirming(database, broker, registry, jobs) as client:
+        bare = await client.post(JOBS, json=JOB)
+        assert is_unconfirmed(bare)
+        assert not bare.json()["retryable"], "the same again would be another job"
+        assert (await client.get(bare.headers["location"])).json()["jobId"] in bare.json()["detail"]
+        key = {"Idempotency-Key": "once"}
+        keyed = [await client.post(JOBS, json=JOB, headers=key) for _ in range(2)]  # the quota is used up by the second
+        assert all(map(is_unconfirmed, keyed))
+        assert [answer.json()["retryable"] for answer in keyed] == [True, True]
+        assert keyed[0].headers["location"] == keyed[1].headers["location"] != bare.headers["location"]
+        await client.patch("/companies/acme", json={"quotas": {"hour": 10}})
+        assert is_unconfirmed(await client.post(JOBS, json=JOB, headers=key))
+        await later(database, jobs)
+        reserved, refunded = await charged(client)
+        assert reserved - refunded == 2
+        server.execute("CONFIG SET", "appendfsync", "always")
+        again = await client.post(JOBS, json=JOB, headers=key)
+        assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")
+        assert keyed[0].headers["location"].endswith(again.json()["jobId"])
+        assert len(await jobs.claim(WORKER, queues=["default"], batch=10)) == 2
+
+
+async def test_a_cancel_and_a_retry_that_are_not_on_the_disk_yet_are_told_as_that(
+    database: Database, broker: PostgresBroker, registry: Registry, valkey: Valkeys
+) -> None:
+    server = valkey(appendfsync="always")
+    jobs = RedisBroker(Server(server.url), wait_aof_seconds=0.05)
+    async with confirming(database, broker, registry, jobs) as client:
+        job_id = await create(client)
+        for verb, status in (("cancel", "cancelled"), ("retry", "pending")):
+            server.execute("CONFIG SET", "appendfsync", "no")
+            assert is_unconfirmed(await client.post(f"{JOBS}/{job_id}/{verb}"))
+            assert (await client.get(f"{JOBS}/{job_id}")).json()["status"] == status
+            assert is_unconfirmed(await client.post(f"{JOBS}/{job_id}/{verb}"))
+            server.execute("CONFIG SET", "appendfsync", "always")
+            answer = await client.post(f"{JOBS}/{job_id}/{verb}")
+            assert (answer.status_code, answer.json()["status"]) == (200, status)
+            await later(database, jobs)
+        assert await charged(client) == (2, 1)
+
+
+async def test_a_job_that_was_found_by_its_id_is_not_told_as_safe_when_that_is_not_known(
+    database: Database, broker: PostgresBroker, registry: Registry, valkey: Valkeys
+) -> None:
+    server = valkey(appendfsync="no")
+    jobs = LosesAnswers(Server(server.url), wait_aof_seconds=0.05)
+    async with confirming(database, broker, registry, jobs) as client:
+        assert is_unconfirmed(await client.post(JOBS, json=JOB))
+        assert (await charged(client), jobs.sent) == ((1, 0), 1)
+        server.execute("CONFIG SET", "appendfsync", "always")
+        assert (await client.post(JOBS, json=JOB)).status_code == 201
 
 
 @pytest.mark.parametrize("arrives", [True, False])

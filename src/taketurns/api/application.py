@@ -38,7 +38,7 @@ from taketurns.api.problems import FieldError, Problem
 from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
 from taketurns.engine.broker import Broker
-from taketurns.engine.errors import QuotaBusy, QuotaExceeded, Unavailable, UnknownCompany
+from taketurns.engine.errors import QuotaBusy, QuotaExceeded, Unavailable, Unconfirmed, UnknownCompany
 from taketurns.engine.job import JobBroker
 from taketurns.engine.registry import Registry
 from taketurns.storage import schema
@@ -120,7 +120,7 @@ async def _answer(request: Request, error: Exception) -> Response:
             request.scope,
             Problem(problems.METHOD_NOT_ALLOWED, f"this path takes {allowed['allow']}", headers=allowed),
         )
-    if isinstance(error, Unavailable) and not isinstance(error, QuotaBusy):
+    if isinstance(error, Unavailable) and not isinstance(error, QuotaBusy | Unconfirmed):
         telemetry.logger("api").warning(telemetry.Event.DATABASE_UNAVAILABLE, error=str(error))
     return problems.response(request.scope, _problem(request, error))
 
@@ -131,20 +131,26 @@ def _problem(request: Request, error: Exception) -> Problem:
             return error
         case UnknownCompany():
             return company_not_found()
-        case QuotaExceeded() | QuotaBusy():
-            return _quota_problem(error)
+        case QuotaExceeded():
+            return Problem(
+                problems.QUOTA_EXCEEDED, f"nothing was created: {error}", headers=headers.quota_exceeded(error)
+            )
         case Unavailable():
-            return Problem(problems.UNAVAILABLE, "the database cannot be reached, or did not answer in time")
+            return _unavailable(error)
         case RequestValidationError():
             return _wrong_parameters(request, error)
         case _:
             return Problem(problems.ROUTE_NOT_FOUND, "there is nothing at this path")
 
 
-def _quota_problem(error: QuotaExceeded | QuotaBusy) -> Problem:
-    if isinstance(error, QuotaBusy):
-        return Problem(problems.QUOTA_BUSY, str(error))
-    return Problem(problems.QUOTA_EXCEEDED, f"nothing was created: {error}", headers=headers.quota_exceeded(error))
+def _unavailable(error: Unavailable) -> Problem:
+    match error:
+        case QuotaBusy():
+            return Problem(problems.QUOTA_BUSY, str(error))
+        case Unconfirmed():
+            return Problem(problems.JOB_UNCONFIRMED, str(error))
+        case _:
+            return Problem(problems.UNAVAILABLE, "the database cannot be reached, or did not answer in time")
 
 
 _HANDLERS: Final = (Problem, UnknownCompany, QuotaExceeded, Unavailable, RequestValidationError, HTTPException)

@@ -21,7 +21,7 @@ from taketurns.api.requests import CreateTask
 from taketurns.api.waiting import Waited
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import UNLIMITED, Company
-from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, Unavailable
+from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, Unavailable, Unconfirmed
 from taketurns.engine.job import Charge, Job
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.storage.ids import new_id
@@ -30,6 +30,7 @@ router = APIRouter(generate_unique_id_function=operation_id, tags=["jobs"])
 
 _ANYWHERE: Final = (problems.JOBS_NOT_CONFIGURED, problems.JOBS_UNAVAILABLE, problems.UNKNOWN_PARAMETER)
 _OF_ONE: Final = (problems.JOB_NOT_FOUND, *_ANYWHERE)
+LOOKS: Final = 3
 _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The job still stands as the ETag says."}}
 
 
@@ -49,6 +50,7 @@ _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The job s
         problems.TASK_FORGOTTEN,
         problems.QUOTA_EXCEEDED,
         problems.QUOTA_BUSY,
+        problems.JOB_UNCONFIRMED,
     )
     | {200: {"model": answers.JobBody, "description": "An earlier request with this key had created the job."}},
     openapi_extra=body_of(
@@ -71,7 +73,7 @@ async def create_job(request: Request) -> Response:
         job, status, told = await _replayed(jobs, made), 200, {headers.REPLAYED: "true"}
     else:
         job, status = _created(new, made, request), 201
-        told = {"location": f"/companies/{company.id}/jobs/{job.id}"} | headers.rate_limit(made.allowances)
+        told = _location(company, job.id) | headers.rate_limit(made.allowances)
     with suppress(Unavailable, Problem):  # the job is there, whatever became of the wait for it
         job = await _waited(request, jobs, job, told)
     return _send(job, status, told)
@@ -125,7 +127,7 @@ async def watch_job(request: Request) -> Response:
 @router.post(
     paths.JOB + "/cancel",
     response_model=answers.JobBody,
-    responses=documented(*_OF_ONE, problems.INVALID_STATE),
+    responses=documented(*_OF_ONE, problems.INVALID_STATE, problems.JOB_UNCONFIRMED),
 )
 async def cancel_job(request: Request) -> Response:
     """End a job that has not ended. Cancelling it again changes nothing."""
@@ -143,12 +145,24 @@ async def cancel_job(request: Request) -> Response:
 @router.post(
     paths.JOB + "/retry",
     response_model=answers.JobBody,
-    responses=documented(*_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY),
+    responses=documented(
+        *_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY, problems.JOB_UNCONFIRMED
+    ),
 )
 async def retry_job(request: Request) -> Response:
     """Run a job again, or now if it waits for its time, with a fresh count of retries."""
     lists.refuse_query(request)
     given, jobs, owner, job_id = parts(request), _jobs(request), await _owner(request), paths.job_id(request)
+    for _ in range(LOOKS):
+        job = await _run_again(given, jobs, owner, job_id)
+        if job is not None:
+            return _send(job)
+    raise Problem(problems.INVALID_STATE, "the job ends again whenever it is looked at: look at it, and try again")
+
+
+async def _run_again(given: Parts, jobs: Jobs, owner: UUID, job_id: UUID) -> Job | None:
+    """The job as it stands then; None when it has ended since it was looked at, so that it would have run on a charge
+    that is not its own."""
     with _reached():
         job = await _job(jobs, owner, job_id)
     charges, reserved_at = list[Charge](), None
@@ -156,7 +170,7 @@ async def retry_job(request: Request) -> Response:
         reservation = await _reserved_again(given, job)
         charges, reserved_at = _charges(reservation, job_id), reservation.reserved_at
     with _reached():
-        had = await jobs.broker.retry(str(owner), job_id, reserved_at=reserved_at)
+        had = await jobs.broker.retry(str(owner), job_id, seen=job.event_number, reserved_at=reserved_at)
         found = await jobs.broker.job(owner, job_id)
     if found is not None and found.reserved_at == reserved_at:
         await _confirm(given, charges)
@@ -166,7 +180,7 @@ async def retry_job(request: Request) -> Response:
         raise paths.job_not_found()
     if had is Status.PROCESSING:
         raise Problem(problems.INVALID_STATE, "the job is processing: it can be run again when this attempt has ended")
-    return _send(found)
+    return None if had is None else found
 
 
 def _jobs(request: Request) -> Jobs:
@@ -181,16 +195,19 @@ def _jobs(request: Request) -> Jobs:
 
 @contextmanager
 def _reached() -> Iterator[None]:
-    """What the jobs' broker is asked in here; raises Problem when it cannot be."""
+    """What the jobs' broker is asked in here; raises Problem when it cannot be, and Unconfirmed."""
     try:
         yield
+    except Unconfirmed:
+        raise
     except Unavailable as error:
         raise Problem(problems.JOBS_UNAVAILABLE, f"the jobs' broker cannot be reached: {error}") from None
 
 
 async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued:
     """Enqueue a job, once, after its quota was reserved: when the answer is lost, the job is looked for by its id and
-    never sent again. What is reserved for a job that never came is given back by the workers' upkeep."""
+    never sent again. What is reserved for a job that never came, or that a crash takes before it is confirmed, is given
+    back by the workers' upkeep."""
     with _reached():
         await jobs.put_company(company)
     try:
@@ -208,6 +225,11 @@ async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, reques
     except IdempotencyConflict:
         await _refund(given, charges)
         raise _key_reused() from None
+    except Unconfirmed as error:
+        (job_id,) = error.task_ids
+        if job_id != new.task_id:  # the key's, which another request has made
+            await _refund(given, charges)
+        raise _unconfirmed(error, company, new) from None
     if made.replayed:
         await _refund(given, charges)
         return made
@@ -236,6 +258,11 @@ async def _earlier(jobs: Jobs, company: Company, new: NewTask) -> Enqueued | Non
         return None
     if known.fingerprint != new.fingerprint:
         raise _key_reused()
+    try:
+        with _reached():
+            await jobs.broker.job(company.id, known.job_id, confirmed=True)
+    except Unconfirmed as error:
+        raise _unconfirmed(error, company, new) from None
     return Enqueued(0, True, company.id, known.job_id, None, None, None)
 
 
@@ -244,11 +271,28 @@ def _key_reused() -> Problem:
     return Problem(problems.IDEMPOTENCY_KEY_REUSED, detail)
 
 
+def _unconfirmed(error: Unconfirmed, company: Company, new: NewTask) -> Problem:
+    """Who gave no key must not send the request again."""
+    (job_id,) = error.task_ids
+    return Problem(
+        problems.JOB_UNCONFIRMED,
+        f"job {job_id} was created, but a crash of the server may undo it: {error.why}",
+        headers=_location(company, job_id),
+        retryable=new.idempotency_key is not None,
+    )
+
+
+def _location(company: Company, job_id: UUID) -> dict[str, str]:
+    return {"location": f"/companies/{company.id}/jobs/{job_id}"}
+
+
 async def _handed_over(jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued:
     try:
         (made,) = await jobs.broker.enqueue(str(company.id), [new], **submissions.origin(request))
+    except Unconfirmed:
+        raise
     except Unavailable:
-        job = await jobs.broker.job(company.id, _id_of(new))
+        job = await jobs.broker.job(company.id, _id_of(new), confirmed=True)
         if job is None:
             raise
         return Enqueued(0, False, company.id, job.id, job.status, job.run_after, job.created_at)

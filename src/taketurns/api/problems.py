@@ -187,6 +187,14 @@ JOBS_UNAVAILABLE = Kind(
     "Repeat the request after the time in Retry-After, best with an Idempotency-Key. Tasks are not affected.",
     retryable=True,
 )
+JOB_UNCONFIRMED = Kind(
+    "job_unconfirmed",
+    503,
+    "What was asked is done, but a crash of the jobs' server may undo it",
+    "Repeat the request after the time in Retry-After: that changes nothing more, and has it confirmed. Only a job"
+    " without an Idempotency-Key would be created twice: look for it at Location instead.",
+    retryable=True,
+)
 TOO_MANY_STREAMS = Kind(
     "too_many_streams",
     503,
@@ -235,12 +243,14 @@ class Problem(Exception):
         *,
         errors: Iterable[FieldError] = (),
         headers: Mapping[str, str] | None = None,
+        retryable: bool | None = None,
     ) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
         self.errors = list(errors)[:MOST_ERRORS]
         self.headers = dict(headers or {})
+        self.retryable = kind.retryable if retryable is None else retryable
 
 
 def response(scope: Scope, problem: Problem) -> Response:
@@ -254,7 +264,7 @@ def response(scope: Scope, problem: Problem) -> Response:
         instance=quote(scope["path"]),
         code=kind.code,
         requestId=scope.get("request_id", ""),
-        retryable=kind.retryable,
+        retryable=problem.retryable,
         errors=problem.errors,
     )
     headers = dict(problem.headers)

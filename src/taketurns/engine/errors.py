@@ -9,7 +9,8 @@ TaketurnsError
 ├── QuotaExceeded           the company may submit no more tasks in this period
 ├── NotCompleted            the result of a task was asked for, and the task has not completed
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
-│   └── QuotaBusy           a transaction of somebody else keeps the company's quotas
+│   ├── QuotaBusy           a transaction of somebody else keeps the company's quotas
+│   └── Unconfirmed         it is done, but it is not known to outlive a crash of that server
 ├── InvalidData             that server refuses a value, or holds one that cannot be read
 └── ConfigurationError      a setting or a handler's definition is wrong
 
@@ -125,6 +126,18 @@ class QuotaBusy(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("another transaction that submits for this company keeps its quotas: try again later")
+
+
+class Unconfirmed(Unavailable):
+    """It is done, but the server did not say in time that it outlives a crash: `task_ids` stand as was asked, for now.
+
+    The same call again changes nothing more, and has it confirmed.
+    """
+
+    def __init__(self, why: str, task_ids: Sequence[UUID]) -> None:
+        super().__init__(f"it is done, but a crash of the server may undo it: {why}")
+        self.why = why
+        self.task_ids = tuple(task_ids)
 
 
 class ConfigurationError(TaketurnsError):

@@ -93,10 +93,18 @@ class JobCompany:
 
 
 class JobBroker(Broker, Protocol):
-    """A broker that remembers its jobs, and is told what it must know of their companies."""
+    """A broker that remembers its jobs, and is told what it must know of their companies.
 
-    async def job(self, company_id: UUID, job_id: UUID) -> Job | None:
-        """The job as it stands; None when the company has no such job, or its time is up."""
+    It may be set up so that what clients ask for (`enqueue`, `cancel`, `retry`) counts as done only once it is known to
+    outlive a crash of its server. Until then these raise Unconfirmed.
+    """
+
+    async def job(self, company_id: UUID, job_id: UUID, *, confirmed: bool = False) -> Job | None:
+        """The job as it stands; None when the company has no such job, or its time is up.
+
+        `confirmed`: only when it would outlive a crash as it stands, if that is asked of this broker at all. Raises
+        Unconfirmed.
+        """
         ...
 
     async def job_events(self, company_id: UUID, job_id: UUID, *, after: int = 0) -> list[JobEvent] | None:
@@ -108,9 +116,19 @@ class JobBroker(Broker, Protocol):
         ...
 
     async def retry(
-        self, company: str, task_id: UUID, *, reserved_at: datetime | None = None, at: datetime | None = None
+        self,
+        company: str,
+        task_id: UUID,
+        *,
+        seen: int | None = None,
+        reserved_at: datetime | None = None,
+        at: datetime | None = None,
     ) -> Status | None:
-        """See Broker.retry. What is charged for running a job again that had ended was reserved at `reserved_at`."""
+        """See Broker.retry. What is charged for running a job again that had ended was reserved at `reserved_at`.
+
+        `seen` is the number of the last move that the caller knew when it reserved that, or nothing, for the job: one
+        that has ended since is left as it is, and the answer is None.
+        """
         ...
 
     async def put_company(

@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 
 from taketurns.brokers.redis import RedisBroker
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import Unavailable, Unconfirmed
 from taketurns.engine.task import NewTask, Status
 from taketurns.storage.ids import new_id
-from tests.brokers.cell import claimed_ids, ids, new_tasks, reports
+from tests.brokers.cell import claimed_ids, ids, keyed_task, new_tasks, reports
 from tests.brokers.redis.cell import RedisCell
 from tests.valkeys import Valkey, Valkeys
 from tests.waiting import eventually
@@ -29,8 +29,10 @@ async def open_cell() -> AsyncIterator[Open]:
     """Opens a cell on a server of the test's own, with a company `acme`."""
     cells: list[RedisCell] = []
 
-    async def open_on(server: Valkey, *, patience_seconds: float = 5.0, **options: object) -> RedisCell:
-        cell = RedisCell.open(server.url, uuid.uuid4().hex, patience_seconds=patience_seconds, **options)
+    async def open_on(
+        server: Valkey, *, name: str | None = None, patience_seconds: float = 5.0, **options: object
+    ) -> RedisCell:
+        cell = RedisCell.open(server.url, name or uuid.uuid4().hex, patience_seconds=patience_seconds, **options)
         cells.append(cell)
         await put_company(cell.broker)
         return cell
@@ -262,15 +264,46 @@ async def test_no_job_is_lost_that_was_on_the_disk_when_it_was_accepted(valkey: 
     assert set(await claim(cell.broker, 1_000)) == set(accepted)
 
 
-async def test_a_job_that_is_not_on_the_disk_in_time_is_not_accepted_but_found(
+async def unconfirmed(call: Awaitable[object]) -> tuple[UUID, ...]:
+    """What stands all the same, though nobody says that it is on the disk."""
+    with pytest.raises(Unconfirmed, match="append-only file") as caught:
+        await call
+    return caught.value.task_ids
+
+
+async def test_what_is_not_on_the_disk_in_time_is_done_but_not_confirmed(valkey: Valkeys, open_cell: Open) -> None:
+    broker = (await open_cell(valkey(appendfsync="no"), wait_aof_seconds=0.05)).broker
+    job_id = new_id()
+    job = NewTask(type="work", payload="{}", task_id=job_id)
+    assert await unconfirmed(broker.enqueue("acme", [job])) == (job_id,)
+    assert await broker.job(COMPANY, job_id) is not None
+    assert await unconfirmed(broker.cancel("acme", job_id)) == (job_id,)
+    assert await unconfirmed(broker.retry("acme", job_id)) == (job_id,)
+    assert await claim(broker) == [job_id]
+    assert await broker.retry("acme", job_id) is Status.PROCESSING
+    assert await broker.cancel("acme", new_id()) is None
+
+
+async def test_an_answer_about_what_others_have_written_is_confirmed_like_ones_own(
     valkey: Valkeys, open_cell: Open
 ) -> None:
     server = valkey(appendfsync="no")
-    cell = await open_cell(server, wait_aof_seconds=0.05)
-    job_id = new_id()
-    with pytest.raises(Unavailable, match="append-only file"):
-        await cell.broker.enqueue("acme", [NewTask(type="work", payload="{}", task_id=job_id)])
-    assert await cell.broker.job(COMPANY, job_id) is not None
+    careless = (await open_cell(server, name="shared")).broker
+    careful = (await open_cell(server, name="shared", wait_aof_seconds=0.05)).broker
+    keyed, cancelled = keyed_task("once"), new_id()
+    (job_id,) = ids(await careless.enqueue("acme", [keyed]))
+    await careless.enqueue("acme", [NewTask(type="work", payload="{}", task_id=cancelled)])
+    await careless.cancel("acme", cancelled)
+    assert await unconfirmed(careful.enqueue("acme", [keyed])) == (job_id,)
+    assert await unconfirmed(careful.job(COMPANY, job_id, confirmed=True)) == (job_id,)
+    assert await unconfirmed(careful.cancel("acme", cancelled)) == (cancelled,)
+    assert await unconfirmed(careful.retry("acme", job_id)) == (job_id,)
+    server.execute("CONFIG SET", "appendfsync", "always")
+    (again,) = await careful.enqueue("acme", [keyed])
+    job = await careful.job(COMPANY, job_id, confirmed=True)
+    assert (again.task_id, again.replayed, job) == (job_id, True, await careless.job(COMPANY, job_id))
+    assert await careful.cancel("acme", cancelled) is Status.CANCELLED
+    assert await careful.retry("acme", job_id) is Status.PENDING
 
 
 async def test_a_call_that_is_cancelled_ends(valkey: Valkeys, open_cell: Open) -> None:

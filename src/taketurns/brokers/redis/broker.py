@@ -7,13 +7,14 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from taketurns import telemetry
 from taketurns.brokers.redis import checks, leases, replies, scripts, wakeups
 from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, optional
 from taketurns.brokers.redis.server import Server
-from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
+from taketurns.engine.errors import IdempotencyConflict, Unconfirmed, UnknownCompany
 from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobName, KnownKey
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 from taketurns.storage.ids import new_id
@@ -26,8 +27,8 @@ JOBS_AT_A_TIME = 1_000
 class RedisBroker:
     """Where jobs wait that somebody watches. Ended ones are forgotten after their lifetime.
 
-    With `wait_aof_seconds` a job counts as accepted only when the server's append-only file has it on the disk, and
-    an enqueue whose confirmation does not come in time raises Unavailable, though the job may be there.
+    With `wait_aof_seconds` what clients ask for counts as done only when the server's append-only file has it on the
+    disk; when that does not come in time, Unconfirmed is raised.
     """
 
     def __init__(
@@ -79,17 +80,16 @@ class RedisBroker:
                 task.fingerprint or "",
                 microseconds(task.reserved_at),
             ]
-        script = scripts.load("enqueue")
-        if self._wait_aof_seconds is None:
-            outcome, *told = await self.server.run(script, *arguments)
-        else:
-            outcome, *told = await self.server.run_durably(script, *arguments, patience_seconds=self._wait_aof_seconds)
+        (outcome, *told), doubt = await self._ask("enqueue", *arguments)
         if outcome == b"unknown":
             raise UnknownCompany(company)
         if outcome == b"conflict":
             raise IdempotencyConflict(told[0], of=len(tasks))
         company_id, rows = told
-        return [replies.enqueued(company_id, position, row) for position, row in enumerate(rows)]
+        made = [replies.enqueued(company_id, position, row) for position, row in enumerate(rows)]
+        if doubt:
+            raise Unconfirmed(doubt, [task.task_id for task in made])
+        return made
 
     async def claim(
         self,
@@ -169,18 +169,35 @@ class RedisBroker:
         return Promoted(count, tuple(sorted(queue.decode() for queue in queues)), moment(next_due))
 
     async def cancel(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
-        status = await self.server.call(
+        told, doubt = await self._ask(
             "cancel", microseconds(at), replies.company(company), str(task_id), self._stopped_lifetime
         )
-        return Status(status.decode()) if status else None
+        status = Status(told.decode()) if told else None
+        if doubt and status is Status.CANCELLED:
+            raise Unconfirmed(doubt, [task_id])
+        return status
 
     async def retry(
-        self, company: str, task_id: UUID, *, reserved_at: datetime | None = None, at: datetime | None = None
+        self,
+        company: str,
+        task_id: UUID,
+        *,
+        seen: int | None = None,
+        reserved_at: datetime | None = None,
+        at: datetime | None = None,
     ) -> Status | None:
-        status = await self.server.call(
-            "retry", microseconds(at), replies.company(company), str(task_id), microseconds(reserved_at)
+        told, doubt = await self._ask(
+            "retry",
+            microseconds(at),
+            replies.company(company),
+            str(task_id),
+            microseconds(reserved_at),
+            optional(seen),
         )
-        return Status(status.decode()) if status else None
+        status = Status(told.decode()) if told else None
+        if doubt and status not in {None, Status.PROCESSING}:
+            raise Unconfirmed(doubt, [task_id])
+        return status
 
     async def prune(
         self,
@@ -228,9 +245,17 @@ class RedisBroker:
         async with wakeups.listen(self.server, "changes") as messages:
             yield (frozenset(map(UUID, told)) async for told in messages)
 
-    async def job(self, company_id: UUID, job_id: UUID) -> Job | None:
-        name = replies.name(company_id, job_id)
-        return replies.job(company_id, job_id, await self.server.command("HGETALL", self.server.key("job", name)))
+    async def job(self, company_id: UUID, job_id: UUID, *, confirmed: bool = False) -> Job | None:
+        name, doubt = replies.name(company_id, job_id), None
+        if confirmed:
+            told, doubt = await self._ask("job", name)
+            fields = dict(zip(told[::2], told[1::2], strict=True))
+        else:
+            fields = await self.server.command("HGETALL", self.server.key("job", name))
+        job = replies.job(company_id, job_id, fields)
+        if doubt and job is not None:
+            raise Unconfirmed(doubt, [job_id])
+        return job
 
     async def job_events(self, company_id: UUID, job_id: UUID, *, after: int = 0) -> list[JobEvent] | None:
         name = replies.name(company_id, job_id)
@@ -286,6 +311,12 @@ class RedisBroker:
 
     async def check(self) -> list[str]:
         return await checks.complaints(self.server, needs_aof=self._wait_aof_seconds is not None)
+
+    async def _ask(self, verb: str, *arguments: object) -> tuple[Any, str | None]:
+        """What a verb that a client asked for answers, and why a crash may undo what it tells, or None."""
+        if self._wait_aof_seconds is None:
+            return await self.server.call(verb, *arguments), None
+        return await self.server.run_durably(scripts.load(verb), *arguments, patience_seconds=self._wait_aof_seconds)
 
     def _tell(self, lost: Sequence[Sequence[bytes]]) -> None:
         telemetry.JOBS_LOST.inc(len(lost))

@@ -16,6 +16,9 @@ elseif status == 'pending' then
 elseif status == 'processing' then
   let_go(job, worker)
 else
+  if status == 'cancelled' then
+    vouch()
+  end
   return status
 end
 finish(job, 'cancelled', moment, lifetime)

@@ -15,7 +15,7 @@
 --   processing, held:<company>, hands:<worker>   sets of jobs that are running
 --   ended:<status>       jobs by the time they ended         key:<company>:<key>, keys   idempotency keys, by expiry
 --   workers, lease:<id>  leases                              types, parked     types published, lines set aside
---   watch:<company>:<id> there while somebody watches a job
+--   watch:<company>:<id> there while somebody watches a job                 vouched    for a moment: see `vouch`
 --   refunds              `<job>:<reserved_at>` whose quota is to be given back, by the time the job ended
 --
 -- Of a job, `reserved_at` is the moment that names the periods which it is charged to, and empty when it is charged to
@@ -54,6 +54,12 @@ end
 
 local function id_of(job)
   return string.sub(job, 38)
+end
+
+-- To be called by a verb that answers what others wrote before, and writes nothing itself. Who waits until the disk has
+-- what a verb wrote (WAITAOF) would otherwise wait for nothing: with this, for all that was written before it.
+local function vouch()
+  redis.call('SET', key('vouched'), '', 'PX', 1)
 end
 
 -- The id of the company that an id or a slug names, or nil.

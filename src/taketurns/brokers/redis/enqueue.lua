@@ -44,6 +44,9 @@ end
 if #conflicts > 0 then
   return { 'conflict', conflicts }
 end
+if #created == 0 then
+  vouch()
+end
 
 local queues = {}
 for _, task in ipairs(created) do

@@ -1,19 +1,25 @@
 #!lua flags=allow-oom
 -- Run a job again by hand, with a fresh count of retries: one that has ended, or at once one that waits for its time.
 -- Answers the status that the job had; `processing` means that nothing was done, and `pending` jobs wait as they did.
--- What a job that had ended is charged to from now on is told; one that waits stays charged as it was.
+-- What a job that had ended is charged to from now on is told; one that waits stays charged as it was. So the charge must
+-- fit: when the number of the move that was seen last is told, a job that has ended by another is left as it is, and
+-- nothing is answered.
 
-local moment, company = moment_of(ARGV[1]), company_named(ARGV[2])
+local moment, company, seen = moment_of(ARGV[1]), company_named(ARGV[2]), optional(ARGV[5])
 if not company then
   return false
 end
 local job = company .. ':' .. ARGV[3]
-local status = redis.call('HGET', key('job', job), 'status')
-if not status or status == 'pending' or status == 'processing' then
+local status, number = unpack(redis.call('HMGET', key('job', job), 'status', 'event_number'))
+if not status or status == 'processing' then
   return status
-end
-if status == 'scheduled' then
+elseif status == 'pending' then
+  vouch()
+  return status
+elseif status == 'scheduled' then
   redis.call('ZREM', key('scheduled'), job)
+elseif seen and seen ~= number then
+  return false
 else
   redis.call('ZREM', key('ended', status), job)
   redis.call('PERSIST', key('job', job))

@@ -89,23 +89,16 @@ class Server:
 
         return await self._answer(ask)
 
-    async def run_durably(self, script: Script, *arguments: Any, patience_seconds: float) -> Any:
-        """Run a script, and wait until what it wrote is on the disk. Raises Unavailable when that is not so in time,
-        though it may be later."""
+    async def run_durably(self, script: Script, *arguments: Any, patience_seconds: float) -> tuple[Any, str | None]:
+        """Run a script, and wait until what it wrote is on the disk; answers why that is in doubt as well, or None."""
 
-        async def ask(client: redis.asyncio.Redis) -> tuple[Any, list[int]]:
+        async def ask(client: redis.asyncio.Redis) -> tuple[Any, str | None]:
             try:
                 return await self._with_waitaof(client, "EVALSHA", script.sha, arguments, patience_seconds)
             except NoScriptError:
                 return await self._with_waitaof(client, "EVAL", script.text, arguments, patience_seconds)
 
-        answer, written = await self._answer(ask, more_seconds=patience_seconds)
-        if written[0] < 1:
-            raise Unavailable(
-                f"Redis at {addresses.without_password(self.url)} did not confirm within {patience_seconds:g} s that"
-                " its append-only file has what was sent"
-            )
-        return answer
+        return await self._answer(ask, more_seconds=patience_seconds)
 
     async def _with_waitaof(
         self,
@@ -114,7 +107,7 @@ class Server:
         script: str,
         arguments: Sequence[Any],
         patience_seconds: float,
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, str | None]:
         """Both commands on one connection: the second waits for what that connection wrote."""
         pipeline = client.pipeline(transaction=False)
         pipeline.execute_command(command, script, 1, self.cell, *arguments)
@@ -123,8 +116,10 @@ class Server:
         if isinstance(answer, Exception):
             raise answer
         if isinstance(written, Exception):
-            raise Unavailable(f"Redis cannot say that its append-only file has what was sent: {written}") from written
-        return answer, written
+            return answer, f"Redis cannot say that its append-only file has it: {written}"
+        if written[0] < 1:
+            return answer, f"Redis did not say within {patience_seconds:g} s that its append-only file has it"
+        return answer, None
 
     async def command(self, *arguments: Any) -> Any:
         """One command on a key of the cell."""
