@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from bench import results
 from taketurns.assembly.jobs import open_job_broker
 from taketurns.brokers.redis import RedisBroker
 from taketurns.engine.errors import Unavailable
+from taketurns.engine.job import JobCompany
 from taketurns.engine.task import NewTask
 from taketurns.settings import Settings
 from taketurns.storage.embedded import ValkeyServer, valkey
@@ -95,7 +97,7 @@ async def _measured(server: ValkeyServer, *, waits: bool) -> list[str]:
     accepted = lost = at_risk = most_at_risk = 0
     async with open_job_broker(settings, name="bench", pool_size=SUBMITTERS) as broker:
         for _ in range(KILLS):
-            await broker.put_company(company, slug="acme", weight=1, max_in_flight=None, paused=False)
+            await broker.put_company(JobCompany(id=company, slug="acme", updated_at=datetime.now(UTC)))
             made = await _kill_once(server, broker, company)
             accepted += len(made.accepted)
             lost += [await broker.job(company, job_id) for job_id in made.accepted].count(None)

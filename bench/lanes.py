@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -22,6 +23,7 @@ from taketurns.brokers.redis import RedisBroker
 from taketurns.brokers.redis.server import Server
 from taketurns.companies import directory
 from taketurns.engine.broker import Broker
+from taketurns.engine.job import JobCompany
 from taketurns.engine.task import NewTask
 from taketurns.storage import schema
 from taketurns.storage.database import Database
@@ -91,7 +93,7 @@ async def _company(broker: Broker, slug: str) -> str:
     """The company of this slug, made if it is not there."""
     if isinstance(broker, RedisBroker):
         company_id = new_id()
-        await broker.put_company(company_id, slug=slug, weight=1, max_in_flight=None, paused=False)
+        await broker.put_company(JobCompany(id=company_id, slug=slug, updated_at=datetime.now(UTC)))
         return str(company_id)
     if not isinstance(broker, PostgresBroker):
         raise TypeError(f"no lane has a {type(broker).__name__}")

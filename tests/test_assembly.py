@@ -9,7 +9,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from fastapi import FastAPI
 
 from taketurns import ConfigurationError, Context, Taketurns, TaskState, assembly
 from taketurns.assembly.jobs import open_job_broker
+from taketurns.engine.job import JobCompany
 from taketurns.engine.task import NewTask, Status
 from taketurns.history import heartbeats
 from taketurns.history.heartbeats import Heartbeat
@@ -227,7 +228,7 @@ async def test_a_worker_of_jobs_needs_no_database(tt: Taketurns, valkey_url: str
         assembly.build_worker(settings, tt.registry) as worker,
     ):
         working = asyncio.create_task(worker.run())
-        await broker.put_company(company_id, slug="acme", weight=1, max_in_flight=None, paused=False)
+        await broker.put_company(JobCompany(id=company_id, slug="acme", updated_at=datetime.now(UTC)))
         (made,) = await broker.enqueue("acme", [job])
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (state := await broker.job(company_id, made.task_id)) and not state.status.is_terminal:

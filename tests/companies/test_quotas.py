@@ -16,7 +16,7 @@ from taketurns.companies import directory, quotas
 from taketurns.companies.directory import Company
 from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.errors import QuotaExceeded, Unavailable, UnknownCompany
-from taketurns.engine.job import Charge
+from taketurns.engine.job import Charge, JobCompany
 from taketurns.engine.quota import Quotas
 from taketurns.engine.task import NewTask, Outcome, Report, Status
 from taketurns.storage.database import Database
@@ -43,7 +43,7 @@ async def counts(database: Database, *, at: datetime = NOON) -> tuple[int, int]:
 async def jobs(valkey_url: str, valkey_cell: str, acme: Company) -> AsyncIterator[RedisBroker]:
     """The broker of jobs, which knows the company."""
     cell = RedisCell.open(valkey_url, valkey_cell)
-    await cell.broker.put_company(acme.id, slug="acme", weight=1, max_in_flight=None, paused=False)
+    await cell.broker.put_company(JobCompany(id=acme.id, slug="acme", updated_at=datetime.now(UTC)))
     yield cell.broker
     await cell.close()
 

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,7 @@ import pytest
 from taketurns.assembly.jobs import open_job_broker
 from taketurns.brokers.redis import RedisBroker
 from taketurns.engine.errors import Unavailable
+from taketurns.engine.job import JobCompany
 from taketurns.engine.task import NewTask, Status
 from taketurns.settings import Settings
 from taketurns.storage.ids import new_id
@@ -49,7 +51,7 @@ class Jobs:
         self.unanswered: list[UUID] = []
 
     async def open(self) -> None:
-        await self.broker.put_company(self.company_id, slug="acme", weight=1, max_in_flight=None, paused=False)
+        await self.broker.put_company(JobCompany(id=self.company_id, slug="acme", updated_at=datetime.now(UTC)))
 
     async def submit(self) -> UUID:
         """A job under an id of its own, so that it can be looked for when the answer is lost."""

@@ -33,7 +33,7 @@ class Jobs:
 
     async def put_company(self, company: Company) -> None:
         """Say how a company stands. Raises Unavailable."""
-        await following.tell(self.broker, company)
+        await self.broker.put_company(following.as_told(company))
 
     async def follow_change(self, company: Company) -> None:
         """Say how a company stands now, if that can be said; the company's next job says it again."""

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,6 +29,7 @@ LOCK_SECONDS: Final = 2.0
 FORGET_SECONDS: Final = 4.0
 FORGET_ROWS: Final = 5_000
 UNLIMITED: Final = Quotas()
+_A_MOMENT: Final = timedelta(microseconds=1)  # `updated_at` tells changes apart, whatever the clock does
 
 # The tables of a company's past, each with the rest of its key.
 _HISTORY: Final = (
@@ -166,7 +167,7 @@ async def change(database: Database, company: UUID | str, changes: Mapping[str, 
     statement = (
         update(CompanyTable)
         .where(_is(company))
-        .values(**columns, updated_at=func.clock_timestamp())
+        .values(**columns, updated_at=func.greatest(func.clock_timestamp(), CompanyTable.updated_at + _A_MOMENT))
         .returning(*_COLUMNS)
     )
     async with database.transaction() as connection:

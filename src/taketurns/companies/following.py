@@ -38,18 +38,8 @@ class Following:
             await self._jobs.forget_company(told.id)
             self._log.warning(Event.JOBS_OF_NO_COMPANY_DROPPED, company_id=str(told.id))
         elif told != as_told(company):
-            await tell(self._jobs, company)
-
-
-async def tell(jobs: JobBroker, company: Company) -> None:
-    """Say how a company stands. Raises Unavailable."""
-    await jobs.put_company(
-        company.id,
-        slug=company.slug,
-        weight=company.weight,
-        max_in_flight=company.max_in_flight,
-        paused=company.paused,
-    )
+            # What was told is the older of the two, also where the database was put back to a time before it.
+            await self._jobs.put_company(as_told(company), instead_of=told.updated_at)
 
 
 def as_told(company: Company) -> JobCompany:
@@ -60,4 +50,5 @@ def as_told(company: Company) -> JobCompany:
         weight=company.weight,
         max_in_flight=company.max_in_flight,
         paused=company.paused,
+        updated_at=company.updated_at,
     )

@@ -83,13 +83,14 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCompany:
-    """What a job's broker was told of a company."""
+    """What a job's broker was told of a company. `updated_at` rises with each change of it."""
 
     id: UUID
     slug: str
-    weight: int
-    max_in_flight: int | None
-    paused: bool
+    weight: int = 1
+    max_in_flight: int | None = None
+    paused: bool = False
+    updated_at: datetime
 
 
 class JobBroker(Broker, Protocol):
@@ -131,10 +132,11 @@ class JobBroker(Broker, Protocol):
         """
         ...
 
-    async def put_company(
-        self, company_id: UUID, *, slug: str, weight: int, max_in_flight: int | None, paused: bool
-    ) -> None:
-        """Say what is known of a company, which may then have jobs. It acts at the next claim."""
+    async def put_company(self, company: JobCompany, *, instead_of: datetime | None = None) -> None:
+        """Say what is known of a company, which may then have jobs. It acts at the next claim.
+
+        What is older than what was told before changes nothing, unless that is `instead_of`'s.
+        """
         ...
 
     def companies(self) -> AsyncIterator[Sequence[JobCompany]]:

@@ -75,7 +75,8 @@ class RedisCell:
     def _put(self, slug: str, **changes: int | str) -> None:
         company_id = self._id_of(slug)
         known = self.client.hgetall(self.key("company", company_id)) | changes
-        self.run("put_company", str(company_id), slug, known["weight"], known["max_in_flight"], known["paused"])
+        told = [known[name] for name in ("weight", "max_in_flight", "paused")]
+        self.run("put_company", str(company_id), slug, *told, int(known.get("updated_at", 0)) + 1, "")
 
     def delete_company(self, slug: str) -> None:
         while self.run("forget_company", str(self._id_of(slug)), 1_000):

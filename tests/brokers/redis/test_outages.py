@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
 from taketurns.brokers.redis import RedisBroker
 from taketurns.engine.errors import Unavailable, Unconfirmed
+from taketurns.engine.job import JobCompany
 from taketurns.engine.task import NewTask, Status
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import claimed_ids, ids, keyed_task, new_tasks, reports
@@ -21,6 +22,7 @@ from tests.waiting import eventually
 
 WORKER = UUID(int=1)
 COMPANY = UUID(int=7)
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
 Open = Callable[..., Awaitable[RedisCell]]
 
 
@@ -44,7 +46,7 @@ async def open_cell() -> AsyncIterator[Open]:
 
 
 async def put_company(broker: RedisBroker) -> None:
-    await broker.put_company(COMPANY, slug="acme", weight=1, max_in_flight=None, paused=False)
+    await broker.put_company(JobCompany(id=COMPANY, slug="acme", updated_at=THEN))
 
 
 async def claim(broker: RedisBroker, batch: int = 10) -> list[UUID]:

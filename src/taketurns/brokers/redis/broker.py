@@ -269,11 +269,17 @@ class RedisBroker:
         job_id, fingerprint = await self.server.command("HMGET", name, "id", "fingerprint")
         return KnownKey(UUID(job_id.decode()), fingerprint) if job_id else None
 
-    async def put_company(
-        self, company_id: UUID, *, slug: str, weight: int, max_in_flight: int | None, paused: bool
-    ) -> None:
-        most = "" if max_in_flight is None else max_in_flight
-        await self.server.call("put_company", str(company_id), slug, weight, most, int(paused))
+    async def put_company(self, company: JobCompany, *, instead_of: datetime | None = None) -> None:
+        await self.server.call(
+            "put_company",
+            str(company.id),
+            company.slug,
+            company.weight,
+            "" if company.max_in_flight is None else company.max_in_flight,
+            int(company.paused),
+            microseconds(company.updated_at),
+            optional(microseconds(instead_of) or None),
+        )
 
     async def companies(self) -> AsyncIterator[list[JobCompany]]:
         async for names in self._company_names():

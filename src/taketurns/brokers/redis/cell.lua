@@ -3,7 +3,8 @@
 -- KEYS[1] is the cell, a hash tag in braces. Every key begins with it, so that all of them are in one slot: those that
 -- are only known while a verb runs too. A script runs alone, so whatever is written here together is seen together.
 --
---   companies            set of ids                         company:<id>      hash: slug, weight, max_in_flight, paused
+--   companies            set of ids                         company:<id>      hash: slug, weight, max_in_flight,
+--                                                                             paused, updated_at
 --   slugs                hash: slug to id                    jobs:<company>    set of ids
 --   job:<company>:<id>   hash: all of a job                  events:<company>:<id>   list of its moves
 --   scheduled            jobs by due time                    line:<company>:<queue>  pending jobs by priority

@@ -3,6 +3,7 @@
 
 local told = {}
 for _, company in ipairs(ARGV) do
-  table.insert(told, redis.call('HMGET', key('company', company), 'slug', 'weight', 'max_in_flight', 'paused'))
+  table.insert(told, redis.call('HMGET', key('company', company), 'slug', 'weight', 'max_in_flight', 'paused',
+    'updated_at'))
 end
 return told

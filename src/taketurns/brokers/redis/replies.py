@@ -51,13 +51,14 @@ def parts(name: bytes) -> tuple[UUID, UUID]:
 
 
 def company_told(name: bytes, row: Sequence[bytes | None]) -> JobCompany:
-    slug, weight, most, paused = (value.decode() if value else "" for value in row)
+    slug, weight, most, paused, updated_at = (value.decode() if value else "" for value in row)
     return JobCompany(
         id=UUID(name.decode()),
         slug=slug,
         weight=int(weight or 1),
         max_in_flight=int(most) if most else None,
         paused=paused != "0",
+        updated_at=_moment(updated_at or "0"),
     )
 
 
