@@ -35,8 +35,8 @@ class Settings(BaseSettings):
     )
     redis_wait_aof: bool = Field(
         False,
-        description="Accept a job only when Redis has it in its append-only file on the disk; otherwise a crash of"
-        " Redis may lose about the last second.",
+        description="Say that a job was created, cancelled or is run again only when Redis has that in its append-only"
+        " file on the disk; otherwise a crash of Redis may lose about the last second.",
     )
     broker: Literal["postgres", "redis"] = Field("postgres", description="Where a worker takes its turns.")
     app: str | None = Field(None, description="Where the handlers are, as `module:variable`.")
