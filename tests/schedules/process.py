@@ -1,4 +1,4 @@
-"""A process that makes ticks by the clock that the test sets: `python -m tests.schedules.process`."""
+"""A process that makes ticks by the clock that the test sets."""
 
 import asyncio
 import os
@@ -6,11 +6,13 @@ import os
 from taketurns.schedules.ticking import Ticking
 from taketurns.storage.database import Database
 
-URL = "TAKETURNS_CALENDAR_URL"
+
+def make_ticks(url: str) -> None:
+    asyncio.run(_make_ticks(url))
 
 
-async def make_ticks() -> None:
-    database = Database(os.environ[URL], pool_size=2, name="ticking")
+async def _make_ticks(url: str) -> None:
+    database = Database(url, pool_size=2, name="ticking")
     await database.open()
     ticking = Ticking(database, announce=lambda queues: None)
     async with database.connection() as connection:
@@ -20,7 +22,3 @@ async def make_ticks() -> None:
             ((now,),) = await (await connection.execute("select now from wall.clock")).fetchall()
         await ticking.make_due(at=now)
         await asyncio.sleep(0.02)
-
-
-if __name__ == "__main__":
-    asyncio.run(make_ticks())

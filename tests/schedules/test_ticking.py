@@ -7,11 +7,9 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from multiprocessing.process import BaseProcess
 
 import pytest
 
@@ -24,8 +22,9 @@ from taketurns.engine.schedule import Missed
 from taketurns.schedules.ticking import Ticking
 from taketurns.storage.database import Database
 from taketurns.worker import run_pass
+from tests import forks
 from tests.schedules.calendar import MINUTE, START, Calendar, minutes
-from tests.schedules.process import URL
+from tests.schedules.process import make_ticks
 from tests.waiting import eventually, soon
 
 
@@ -264,24 +263,16 @@ class Wall:
         self.calendar.execute("update wall.clock set now = %s", now)
 
     @contextlib.contextmanager
-    def makers(self, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    def makers(self, count: int) -> Iterator[list[BaseProcess]]:
         """Processes that make ticks; killed on leaving."""
         before = len(self.calendar.execute("select 1 from wall.makers"))
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.schedules.process"],
-                env={**os.environ, URL: self.calendar.url},
-                cwd=Path(__file__).parents[2],
-            )
-            for _ in range(count)
-        ]
+        processes = [forks.start(make_ticks, self.calendar.url) for _ in range(count)]
         try:
             soon(lambda: len(self.calendar.execute("select 1 from wall.makers")) == before + count, within=150)
             yield processes
         finally:
             for process in processes:
-                process.kill()
-                process.wait()
+                forks.end(process)
 
     def is_made(self, count: int) -> bool:
         return int(self.calendar.value("select count(*) from taketurns.tasks")) >= count
@@ -295,9 +286,9 @@ async def test_one_of_three_processes_stops_for_a_while_and_every_tick_makes_one
     with wall.makers(3) as (first, *_):
         for number in range(1, 13):
             if number == 4:
-                first.send_signal(signal.SIGSTOP)
+                os.kill(int(first.pid or 0), signal.SIGSTOP)
             if number == 9:
-                first.send_signal(signal.SIGCONT)
+                os.kill(int(first.pid or 0), signal.SIGCONT)
             wall.set(START + number * MINUTE)
             await eventually(lambda count=5 * number: wall.is_made(count))  # type: ignore[misc]
     assert [calendar.ticks(schedule) for schedule in made] == [minutes(1, 12)] * 5

@@ -7,12 +7,11 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,8 +25,9 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask
 from taketurns.storage.database import Database
 from taketurns.worker import Worker
+from tests import forks
 from tests.waiting import PATIENCE, Answer, soon
-from tests.worker.app import URL
+from tests.worker.process import work
 
 QUICK: dict[str, Any] = {"beat_seconds": 0.2, "stale_after_seconds": 2.1, "poll_seconds": 0.2}
 
@@ -179,23 +179,15 @@ class House:
     def process(self, *, waits: bool = True, **options: Any) -> Iterator[WorkerProcess]:
         """A worker process of the handlers in app.py, with its lease taken if one `waits`; killed on leaving."""
         before = set(self.leases())
-        with tempfile.TemporaryFile() as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.worker.process", json.dumps({**QUICK, **options})],
-                env={**os.environ, URL: self.url},
-                cwd=Path(__file__).parents[2],
-                stderr=log,
-                stdout=log,
-            )
-            running = WorkerProcess(process, log)
+        with tempfile.NamedTemporaryFile() as log:
+            process = forks.start(work, self.url, {**QUICK, **options}, log=Path(log.name))
+            running = WorkerProcess(process, Path(log.name))
             try:
                 if waits:
                     (running.worker_id,) = soon(lambda: running.checked(set(self.leases()) - before))
                 yield running
             finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+                forks.end(process)
 
     def close(self) -> None:
         self._connection.close()
@@ -204,36 +196,39 @@ class House:
 class WorkerProcess:
     """A running worker process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Any) -> None:
+    def __init__(self, process: BaseProcess, log: Path) -> None:
         self._process = process
         self._log = log
         self.worker_id: UUID
 
     @property
     def pid(self) -> int:
+        assert self._process.pid is not None
         return self._process.pid
 
     def checked(self, answer: Answer) -> Answer:
         """The answer, of a process that has not ended."""
-        if self._process.poll() is not None:
-            raise AssertionError(f"the worker ended with {self._process.returncode}:\n{self.log()}")
+        if self.has_ended():
+            raise AssertionError(f"the worker ended with {self._process.exitcode}:\n{self.log()}")
         return answer
 
     def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        if not self.has_ended():
+            os.kill(self.pid, number)
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
-        return self._process.wait(timeout=PATIENCE)
+        self._process.join(PATIENCE)
+        assert self._process.exitcode is not None, f"the worker has not ended:\n{self.log()}"
+        return self._process.exitcode
 
     def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        return not self._process.is_alive()
 
     def has_ended_after(self, number: signal.Signals) -> bool:
         """Whether it has ended; told to once more if not."""
-        self._process.send_signal(number)
+        self.send(number)
         return self.has_ended()
 
     def log(self) -> str:
-        self._log.seek(0)
-        return str(self._log.read().decode())
+        return self._log.read_text()

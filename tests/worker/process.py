@@ -1,8 +1,6 @@
-"""A worker process for tests: `python -m tests.worker.process '{"options": …}'`."""
+"""A worker process for tests."""
 
-import json
 import os
-import sys
 from typing import Any
 
 from taketurns import telemetry
@@ -21,6 +19,7 @@ async def serve(options: dict[str, Any]) -> None:
     await database.close()
 
 
-if __name__ == "__main__":
+def work(url: str, options: dict[str, Any]) -> None:
+    os.environ[URL] = url
     telemetry.configure(form="json", level="info")
-    process.run(lambda: serve(json.loads(sys.argv[1])))
+    process.run(lambda: serve(options))
