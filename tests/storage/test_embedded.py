@@ -224,6 +224,19 @@ def test_a_killed_keeper_takes_the_server_with_it_cleanly(home: Path) -> None:
             assert "not properly shut down" not in server.log_path.read_text()
 
 
+@on_linux
+def test_who_uses_a_server_starts_it_again_once_its_keeper_was_killed(home: Path) -> None:
+    with PostgresServer(home) as first, PostgresServer(home) as second:
+        remember(first, 7)
+        before = first.pid
+        assert not first.start_again_if_lost()
+        os.kill(int((home / "keeper.lock").read_text()), signal.SIGKILL)
+        wait_until(lambda: not is_running(before))
+
+        assert [second.start_again_if_lost(), first.start_again_if_lost()] == [True, False]
+        assert remembered(first) == [7]
+
+
 def test_ctrl_c_in_the_terminal_does_not_reach_the_server(home: Path) -> None:
     with another_user(home) as user, PostgresServer(home) as server:
         os.killpg(user.process.pid, signal.SIGINT)

@@ -119,6 +119,19 @@ def test_a_killed_keeper_takes_the_server_with_it_cleanly(home: Path) -> None:
 
 
 @on_linux
+def test_who_uses_a_server_starts_it_again_once_its_keeper_was_killed(home: Path) -> None:
+    with ValkeyServer(home) as first, ValkeyServer(home) as second:
+        remember(first, 7)
+        before = first.pid
+        assert not first.start_again_if_lost()
+        os.kill(int((home / "keeper.lock").read_text()), signal.SIGKILL)
+        wait_until(lambda: not is_running(before))
+
+        assert [second.start_again_if_lost(), first.start_again_if_lost()] == [True, False]
+        assert remembered(first) == 7
+
+
+@on_linux
 def test_a_server_that_has_not_ended_yet_is_waited_for(home: Path) -> None:
     with ValkeyServer(home) as server:
         remember(server, 7)

@@ -37,6 +37,7 @@ DEMO_TYPE = "send_email"
 DEMO_COMPANIES = {"acme": "Acme", "globex": "Globex", "initech": "Initech"}
 INTERRUPTED = 128 + signal.SIGINT
 _LOOK_SECONDS = 0.1
+_KEEPER_SECONDS = 1.0
 
 
 class CannotListen(RuntimeError):
@@ -45,11 +46,11 @@ class CannotListen(RuntimeError):
 
 @dataclass(frozen=True)
 class _Server:
-    """A server that the service uses: `lock` is this command's share of one of its own."""
+    """A server that the service uses; `own` is one that was started or joined here."""
 
     variable: str
     url: str
-    lock: int | None = None
+    own: PostgresServer | ValkeyServer | None = None
 
 
 def run(
@@ -100,7 +101,7 @@ def _database(settings: Settings, home: Path | None, programs: Path | None) -> I
     with PostgresServer(home or default_home(), binaries_directory=programs) as server:
         url = server.create_database(DATABASE)
         say(f"database: {_found(server)}")
-        yield _Server(variable, url, server.users_lock)
+        yield _Server(variable, url, server)
 
 
 @contextlib.contextmanager
@@ -121,7 +122,7 @@ def _redis(settings: Settings, home: Path | None, program: Path | None) -> Itera
         return
     with server:
         say(f"jobs: {_found(server)}")
-        yield _Server(REDIS, server.url, server.users_lock)
+        yield _Server(REDIS, server.url, server)
 
 
 def _found(server: PostgresServer | ValkeyServer) -> str:
@@ -150,20 +151,33 @@ async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence
         if any(server.variable == REDIS for server in servers):
             of_its_own = {"TAKETURNS_METRICS_PORT": str(_next_metrics_port(settings))}
             programs.append(_program("job worker", environment | of_its_own, "worker", "--broker", "redis"))
+        own = [server.own for server in servers if server.own is not None]
         children = Children(
             programs,
             say=say,
-            inherited=[server.lock for server in servers if server.lock is not None],
+            inherited=[server.users_lock for server in own],
         )
         _stop_on_signals(children)
         welcome = asyncio.create_task(_welcome(_address(settings.host, port), servers, types))
+        watch = asyncio.create_task(_start_again(own))
+        watch.add_done_callback(lambda _: None if children.stopping else children.stop())
         try:
             await children.run()
         finally:
-            welcome.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await welcome
+            for task in (welcome, watch):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         return children.hurried
+
+
+async def _start_again(servers: Sequence[PostgresServer | ValkeyServer]) -> None:
+    """Look after servers whose keeper may be killed; of all who use one, the first to see it starts it again."""
+    while True:
+        await asyncio.sleep(_KEEPER_SECONDS)
+        for server in servers:
+            if await asyncio.to_thread(server.start_again_if_lost):
+                say(f"{server.product} in {server.home} was gone and is started again")
 
 
 def _program(name: str, environment: dict[str, str], *arguments: str) -> Program:
@@ -270,7 +284,7 @@ def _greeting(
         yield from _lines_to_paste(address, companies)
     else:
         yield f"\nThe tasks that your handlers take ({', '.join(types) or 'none yet'}):\ncurl -s '{address}/task-types'"
-    if own := [server for server in servers if server.lock is not None]:
+    if own := [server for server in servers if server.own is not None]:
         yield "\nPrograms and commands in other terminals find what was started here by"
         yield from (f"export {server.variable}={shlex.quote(server.url)}" for server in own)
     yield "\nCtrl-C finishes what runs and stops; the data stays.\n"

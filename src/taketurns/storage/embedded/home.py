@@ -103,6 +103,13 @@ class EmbeddedServer(ABC):
                 self.stop()
                 raise
 
+    def start_again_if_lost(self) -> bool:
+        """Start the server of this user again if its keeper was killed, and took it along; whether that was so."""
+        if self._users_lock is None or self._is_kept():
+            return False
+        self._join_or_start()
+        return not self.joined
+
     def stop(self) -> None:
         """Leave the server; the last user to leave waits until it has stopped."""
         if self._users_lock is None:
