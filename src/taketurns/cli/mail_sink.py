@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
-import email
 import email.policy
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from email.parser import BytesHeaderParser
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
+
+_HEADERS = BytesHeaderParser(policy=email.policy.default)
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,10 @@ class _Taker:
 
 def _letter(envelope: Envelope) -> Letter:
     content = envelope.content or b""
-    message = email.message_from_bytes(
-        content if isinstance(content, bytes) else content.encode(), policy=email.policy.default
-    )
+    headers = _HEADERS.parsebytes(content if isinstance(content, bytes) else content.encode())
     return Letter(
         sender=envelope.mail_from or "<>",
         recipients=tuple(envelope.rcpt_tos),
-        subject=str(message.get("Subject", "(no subject)")),
-        message_id=str(message.get("Message-ID", "")),
+        subject=str(headers.get("Subject", "(no subject)")),
+        message_id=str(headers.get("Message-ID", "")),
     )
