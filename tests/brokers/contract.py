@@ -759,7 +759,6 @@ class Finishing:
         cell.add_company("acme")
         (task_id,) = await submit(cell, "acme")
         for rescues in range(4):
-            await cell.broker.promote(at=datetime.now(UTC) + timedelta(hours=1))
             task = await claim_one(cell)
             assert task.rescue_count == rescues
             (rescued,) = await cell.broker.rescue(WORKER, watched_beat=None, max_rescues=3)
@@ -768,6 +767,23 @@ class Finishing:
         assert "worker" in (cell.error(task_id) or "")
         assert cell.retries(task_id) == 0
         assert kinds(cell, task_id) == ["created", *["claimed", "rescued"] * 3, "claimed", "failed"]
+
+    # Fault 092.
+    async def test_nobody_is_given_up_at_a_loss_that_two_suspects_share(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        submitted = await submit(cell, "acme", 2)
+        for _ in range(5):
+            assert set(claimed_ids(await claim(cell, 2))) == set(submitted)
+            rescued = await cell.broker.rescue(WORKER, watched_beat=None, max_rescues=3)
+            assert not any(task.failed for task in rescued)
+        last, first = await claim(cell, 2)
+        assert (last.rescue_count, first.rescue_count) == (3, 3)
+        await cell.broker.settle([Report(first, Outcome.DEFERRED, delay_seconds=60)])
+        beside = (await submit(cell, "acme"))[0]
+        await claim_one(cell)
+        rescued = await cell.broker.rescue(WORKER, watched_beat=None, max_rescues=3)
+        assert {task.task_id: task.failed for task in rescued} == {last.task_id: True, beside: False}
+        assert kinds(cell, last.task_id) == ["created", *["claimed", "rescued"] * 5, "claimed", "failed"]
 
     async def test_rescues_and_retries_have_budgets_of_their_own(self, cell: Cell) -> None:
         cell.add_company("acme")

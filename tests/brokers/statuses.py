@@ -16,6 +16,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from taketurns.engine import rescue
 from taketurns.engine.task import ClaimedTask, Outcome, Report, Status
 from tests.brokers.cell import Cell, has_no_gaps, ids, new_tasks
 
@@ -111,14 +112,15 @@ class Model:
         held = {task.task_id for holder, task in self.claims if holder == worker and self.stands(task)}
         rescued = await self.broker.rescue(worker, watched_beat=None, max_rescues=MAX_RESCUES, at=NOON)
         assert {task.task_id for task in rescued} == held
-        for task in rescued:
-            known = self.known[task.task_id]
-            known.rescues += 1
-            assert task.failed is (known.rescues > MAX_RESCUES)
-            if task.failed:
+        lost = [self.known[task.task_id] for task in rescued]
+        left = rescue.after_loss([known.rescues for known in lost], MAX_RESCUES)
+        assert [task.failed for task in rescued] == [rescues is None for rescues in left]
+        for known, rescues in zip(lost, left, strict=True):
+            if rescues is None:
                 known.move("failed", Status.FAILED)
             else:
-                known.move("rescued", Status.PENDING if known.rescues == 1 else Status.SCHEDULED)
+                known.rescues = rescues
+                known.move("rescued", Status.PENDING)
 
     async def promote(self) -> None:
         due = [known for known in self.known.values() if known.status is Status.SCHEDULED]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from pathlib import Path
 
 from taketurns import Taketurns
@@ -23,11 +22,6 @@ async def count(number: int, seconds: float = 0.0) -> int:
     leave_line(number)
     await asyncio.sleep(seconds)
     return number
-
-
-@tt.task
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @tt.task

@@ -86,15 +86,6 @@ class Journey:
                     ),
                 )
 
-    def submit_pill(self) -> None:
-        """A task that kills whatever worker runs it, of the first company and before its others."""
-        with self.connect() as connection:
-            connection.execute(
-                "select from enqueue(%s, array[gen_random_uuid()], '{die}', '{\"{}\"}', '{default}', '{0}', null, null,"
-                " '{5}', null)",
-                (COMPANIES[0],),
-            )
-
     def number(self, query: str) -> int:
         with self.connect() as connection:
             row = connection.execute(query).fetchone()
@@ -179,24 +170,3 @@ def test_a_worker_told_to_stop_under_load_gives_back_what_it_has_not_begun(journ
     journey.assert_all_completed_once(1200)
     assert max(journey.runs().values()) == 1
     assert journey.number("select max(retry_count) from tasks") == 0
-
-
-def test_a_task_that_kills_its_workers_fails_and_those_beside_it_are_done(journey: Journey) -> None:
-    """Fault 092."""
-    journey.submit(17, seconds=0.05)
-    journey.submit_pill()
-    worker = journey.start_worker()
-
-    def is_over() -> bool:
-        nonlocal worker
-        if worker.poll() is not None:
-            worker = journey.start_worker()
-        return journey.number("select count(*) from tasks where finished_at is not null") == 52
-
-    journey.wait(is_over, "the pill's failure, and all others")
-    with journey.connect() as connection:
-        stopped = connection.execute(
-            "select type, stopped_as, error from tasks where stopped_as is not null"
-        ).fetchall()
-    assert stopped == [("die", "failed", "worker lost: the worker was lost 4 times while it ran this task")]
-    assert set(journey.runs()) == set(range(51))

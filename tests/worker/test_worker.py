@@ -114,6 +114,30 @@ async def test_a_task_that_becomes_due_runs(house: House, registry: Registry) ->
     assert ran_early is False
 
 
+async def test_one_suspect_is_in_hand_and_others_are_put_off_before_it_begins(house: House, registry: Registry) -> None:
+    """Fault 092."""
+    held: list[dict[str, int]] = []
+    suspects: list[UUID] = []
+    go_on = asyncio.Event()
+
+    async def work(ctx: Context) -> None:
+        if ctx.task_id in suspects:
+            held.append(dict(house.statuses(suspects)))
+            await go_on.wait()
+
+    registry.add(work, context_type=Context)
+    suspects += await house.add("work", count=3)
+    house.execute("update taketurns.pending_tasks set rescue_count = 2")
+    ordinary = await house.add("work", count=10)
+    async with house.working(registry, concurrency=4, poll_seconds=0.05):
+        await eventually(lambda: house.are("completed", ordinary))
+        await eventually(lambda: house.value("select count(*) from taketurns.task_events where kind = 'deferred'") > 3)
+        go_on.set()
+        await eventually(lambda: house.are("completed", suspects))
+    assert held[0] == {"processing": 1, "scheduled": 2}
+    assert [statuses["processing"] for statuses in held] == [1, 1, 1]
+
+
 async def test_a_company_at_its_limit_goes_on_as_soon_as_a_task_of_it_ends(house: House, registry: Registry) -> None:
     async def work() -> None: ...
 

@@ -63,7 +63,7 @@ class Broker(Protocol):
     ) -> list[Rescued]:
         """Take back the tasks of a worker that is gone, unless it beat since `watched_beat` was seen.
 
-        `watched_beat` None: its lease is missing altogether.
+        `watched_beat` None: its lease is missing altogether. What becomes of them: see `taketurns.engine.rescue`.
         """
         ...
 

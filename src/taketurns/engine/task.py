@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from taketurns.engine import limits
+from taketurns.engine import limits, rescue
 from taketurns.engine.quota import Allowance
 
 
@@ -115,6 +115,11 @@ class ClaimedTask:
     def attempt(self) -> int:
         """The number of this attempt, from 1; a released, rescued or deferred attempt does not count."""
         return self.retry_count + 1
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what kills its workers; see `taketurns.engine.rescue`."""
+        return rescue.is_suspect(self.rescue_count)
 
 
 @dataclass(frozen=True, slots=True)

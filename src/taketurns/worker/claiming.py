@@ -7,6 +7,7 @@ room again), and at every poll.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from taketurns import telemetry
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import InvalidData
 from taketurns.engine.registry import TYPE_NAME, Registry
-from taketurns.engine.task import ClaimedTask
+from taketurns.engine.task import ClaimedTask, Outcome, Report
 from taketurns.telemetry import Event
 from taketurns.worker.audit import Audit
 from taketurns.worker.hands import Hands
@@ -27,6 +28,7 @@ from taketurns.worker.rounds import AFTER_FAILURE, signal_within, tell_failure
 from taketurns.worker.settling import Settler
 
 MET_MOST = 1_000
+SUSPECTS_WAIT_POLLS = (5.0, 15.0)
 
 
 class Prospects:
@@ -133,7 +135,7 @@ class Claiming:
         worker_id = self._lease.worker_id
         if worker_id is None or room < 1:
             return 0
-        if self._hands.concurrency == 1:
+        if self._hands.concurrency == 1:  # what ended counts as held until it is settled: it costs its company the turn
             await self._settle_first()
         self._prospects.has_work = False
         try:
@@ -147,7 +149,7 @@ class Claiming:
         return count
 
     async def _settle_first(self) -> None:
-        """What ended counts as held until it is settled, and with a single hand that costs its company the turn."""
+        """Wait for a while until all that was reported is settled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._poll_seconds):
                 await self._settler.flush()
@@ -159,8 +161,25 @@ class Claiming:
                 worker_id, queues=self._queues, batch=room, skipped_types=self.skipped_types()
             )
             self._count(tasks, room, time.monotonic() - began)
-            self._begin(tasks, worker_id is self._lease.worker_id and self._lease.is_held)
+            to_begin = await self._with_one_suspect(tasks)
+            self._begin(to_begin, worker_id is self._lease.worker_id and self._lease.is_held)
             return len(tasks)
+
+    async def _with_one_suspect(self, tasks: Sequence[ClaimedTask]) -> Sequence[ClaimedTask]:
+        """What is left once all suspects but one in hand are put off, so that a killer dies alone: fault 092."""
+        suspects = [task for task in tasks if task.is_suspect]
+        if suspects and not any(task.is_suspect for task in self._hands.tasks()):
+            suspects.pop(0)
+        if not suspects:
+            return tasks
+        for task in suspects:
+            delay = self._poll_seconds * random.uniform(*SUSPECTS_WAIT_POLLS)  # noqa: S311
+            why = "another task that was lost with its workers runs first"
+            self._settler.report(Report(task, Outcome.DEFERRED, error=why, delay_seconds=delay), seconds=0.0)
+        while self._settler.unsettled and self._lease.is_held and not self._is_stopping:
+            await self._settle_first()
+        put_off = {task.task_id for task in suspects}
+        return [task for task in tasks if task.task_id not in put_off]
 
     async def _find_out(self, error: Exception, *, asked: int) -> None:
         """A claim that failed may have moved tasks all the same: an answer that was lost, or a row that cannot be

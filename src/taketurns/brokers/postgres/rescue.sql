@@ -1,6 +1,5 @@
--- Take back the tasks of a worker that is gone: pending again, or failed once they were rescued `max_rescues` times.
--- One of them may be what kills workers. So from the second loss on they come back apart from each other, after a
--- random time that grows, and those that are innocent end before they meet the culprit again.
+-- Take back the tasks of a worker that is gone: pending again, or failed once they were rescued `max_rescues` times,
+-- unless another was lost with them that may be what kills workers. The rule is told in taketurns/engine/rescue.py.
 -- What was run inline fails at once: who asked for it is gone, and it never had a place in a line.
 -- Safe because the worker's lease is locked and must still stand at the beat that the rescuer watched (null: the
 -- lease's row must be missing). Removing the lease tells a worker that comes back that its work is not its own.
@@ -47,13 +46,12 @@ begin
     order by p.company_id, p.task_id for update;
 
     return query
-    with lost as (
+    with taken as (
         delete from processing_tasks p where p.worker_id = from_worker and p.task_id = any (held_tasks)
-        returning p.*, p.queue = '!inline' as was_inline, p.rescue_count >= max_rescues or p.queue = '!inline' as fails
-    ), apart as materialized (
-        select l.company_id, l.task_id,
-            moment + make_interval(secs => random() * 5 * 2 ^ least(l.rescue_count, 10)) as run_after
-        from lost l where not l.fails and l.rescue_count > 0
+        returning p.*, p.queue = '!inline' as was_inline, p.rescue_count >= 2 as is_suspect
+    ), lost as materialized (
+        select t.*, t.was_inline or t.rescue_count >= max_rescues and s.suspects = t.is_suspect::integer as fails
+        from taken t, (select count(*) filter (where t.is_suspect) as suspects from taken t) s
     ), finished as (
         update tasks t
         set finished_at = moment, started_at = l.claimed_at, stopped_as = 'failed', retry_count = l.retry_count,
@@ -73,23 +71,16 @@ begin
         from finished f where f.reserved_at is not null
         group by 1, 2
     ), remembered as (
-        insert into task_events (company_id, task_id, number, kind, at, started_at, run_after, worker_id, error)
-        select l.company_id, l.task_id, l.event_number + 1, 'rescued', moment, l.claimed_at, s.run_after, l.worker_id,
+        insert into task_events (company_id, task_id, number, kind, at, started_at, worker_id, error)
+        select l.company_id, l.task_id, l.event_number + 1, 'rescued', moment, l.claimed_at, l.worker_id,
             'the worker was lost'
-        from lost l left join apart s on s.company_id = l.company_id and s.task_id = l.task_id
-        where not l.fails
+        from lost l where not l.fails
     ), waiting as (
         insert into pending_tasks (queue, company_id, priority, run_after, task_id, type, retry_count, rescue_count,
             event_number)
-        select l.queue, l.company_id, l.priority, l.run_after, l.task_id, l.type, l.retry_count, l.rescue_count + 1,
-            l.event_number + 1
-        from lost l where not l.fails and l.rescue_count = 0
-    ), scheduled as (
-        insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type, retry_count, rescue_count,
-            event_number)
-        select l.company_id, l.task_id, l.queue, s.run_after, l.priority, l.type, l.retry_count, l.rescue_count + 1,
-            l.event_number + 1
-        from lost l join apart s on s.company_id = l.company_id and s.task_id = l.task_id
+        select l.queue, l.company_id, l.priority, l.run_after, l.task_id, l.type, l.retry_count,
+            least(l.rescue_count + 1, max_rescues), l.event_number + 1
+        from lost l where not l.fails
     )
     select l.company_id, l.task_id, l.type, l.queue, l.fails
     from (select tell_moves(array_agg(l.company_id), array_agg(l.task_id)) from lost l) told, lost l;
@@ -98,4 +89,4 @@ $$;
 
 create or replace function rescue_error(max_rescues integer) returns text
 language sql immutable
-as $$ select format('worker lost: the worker was lost %s times while it ran this task', max_rescues + 1) $$;
+as $$ select format('worker lost: the worker was lost at least %s times while it ran this task', max_rescues + 1) $$;

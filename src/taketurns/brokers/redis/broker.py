@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
@@ -143,7 +142,6 @@ class RedisBroker:
             optional(watched_beat),
             max_rescues,
             self._stopped_lifetime,
-            random.getrandbits(31),
         )
         self._tell(lost)
         return [replies.rescued(row) for row in rows]
