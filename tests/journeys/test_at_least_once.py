@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -24,15 +24,13 @@ PATIENCE_SECONDS = 60.0
 
 
 class Journey:
-    """A server, the workers on it, and what they did."""
+    """A cell, the workers on it, and what they did."""
 
-    def __init__(self, server: PostgresServer, directory: Path) -> None:
-        self.server = server
-        self.url = server.create_database("journey")
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
         self.runs_path = directory / "runs"
         self.runs_path.touch()
         self.workers: list[subprocess.Popen[bytes]] = []
-        schema.upgrade(self.url)
         with self.connect() as connection:
             for slug in COMPANIES:
                 connection.execute(
@@ -44,7 +42,7 @@ class Journey:
         connection.execute("set search_path to taketurns")
         return connection
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
+    def start_worker(self, *, stale_after_seconds: float = 1.5) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "TAKETURNS_DATABASE_URL": self.url,
@@ -53,7 +51,7 @@ class Journey:
             "TAKETURNS_CONCURRENCY": "8",
             "TAKETURNS_BATCH": "32",
             "TAKETURNS_BEAT_SECONDS": "0.3",
-            "TAKETURNS_STALE_AFTER_SECONDS": "1.5",
+            "TAKETURNS_STALE_AFTER_SECONDS": str(stale_after_seconds),
             "TAKETURNS_LOG_LEVEL": "warning",
             "JOURNEY_RUNS": str(self.runs_path),
         }
@@ -121,12 +119,16 @@ class Journey:
 
 
 @pytest.fixture
-def journey(open_directory: Path) -> Iterator[Journey]:
-    with ExitStack() as stack:
-        server = stack.enter_context(PostgresServer(open_directory / "server", settings=UNSAFE_SETTINGS))
-        journey = Journey(server, open_directory)
-        stack.callback(journey.close)
+def journey(database_url: str, tmp_path: Path) -> Iterator[Journey]:
+    with closing(Journey(database_url, tmp_path)) as journey:
         yield journey
+
+
+@pytest.fixture
+def server(open_directory: Path) -> Iterator[PostgresServer]:
+    """One that nobody else uses."""
+    with PostgresServer(open_directory / "server", settings=UNSAFE_SETTINGS) as server:
+        yield server
 
 
 def test_a_worker_killed_in_mid_batch_loses_no_task_and_repeats_only_what_it_held(journey: Journey) -> None:
@@ -142,22 +144,25 @@ def test_a_worker_killed_in_mid_batch_loses_no_task_and_repeats_only_what_it_hel
     assert len(repeated) <= rescued
 
 
-def test_a_restart_of_the_database_under_load_loses_no_task(journey: Journey) -> None:
-    journey.submit(400, seconds=0.02)
-    workers = [journey.start_worker(), journey.start_worker()]
-    journey.wait(lambda: journey.completed() > 100, "the first hundred")
-    journey.server.restart()
-    journey.submit(50)
-    journey.wait(lambda: journey.completed() == 1350, "all tasks")
-    assert journey.completed() == journey.number("select count(*) from tasks")
-    assert all(worker.poll() is None for worker in workers)
-    for place in ("pending_tasks", "processing_tasks"):
-        assert journey.number(f"select count(*) from {place}") == 0
+def test_a_restart_of_the_database_under_load_loses_no_task(server: PostgresServer, tmp_path: Path) -> None:
+    url = server.create_database("journey")
+    schema.upgrade(url)
+    with closing(Journey(url, tmp_path)) as journey:
+        journey.submit(400, seconds=0.02)
+        workers = [journey.start_worker(), journey.start_worker()]
+        journey.wait(lambda: journey.completed() > 100, "the first hundred")
+        server.restart()
+        journey.submit(50)
+        journey.wait(lambda: journey.completed() == 1350, "all tasks")
+        assert journey.completed() == journey.number("select count(*) from tasks")
+        assert all(worker.poll() is None for worker in workers)
+        for place in ("pending_tasks", "processing_tasks"):
+            assert journey.number(f"select count(*) from {place}") == 0
 
 
 def test_a_worker_told_to_stop_under_load_gives_back_what_it_has_not_begun(journey: Journey) -> None:
-    journey.submit(400, seconds=0.05)
-    leaver = journey.start_worker()
+    journey.submit(150, seconds=0.05)
+    leaver = journey.start_worker(stale_after_seconds=15)
     journey.wait(lambda: journey.completed() > 50, "the first fifty")
     leaver.send_signal(signal.SIGTERM)
     assert leaver.wait(20) == 0
@@ -165,8 +170,8 @@ def test_a_worker_told_to_stop_under_load_gives_back_what_it_has_not_begun(journ
     assert journey.number("select count(*) from workers") == 0
     released = journey.number("select count(*) from task_events where kind = 'released'")
     assert released > 0
-    journey.start_worker()
-    journey.wait(lambda: journey.completed() == 1200, "all tasks")
-    journey.assert_all_completed_once(1200)
+    journey.start_worker(stale_after_seconds=15)
+    journey.wait(lambda: journey.completed() == 450, "all tasks")
+    journey.assert_all_completed_once(450)
     assert max(journey.runs().values()) == 1
     assert journey.number("select max(retry_count) from tasks") == 0

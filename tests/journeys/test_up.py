@@ -114,6 +114,7 @@ def home(open_directory: Path) -> Iterator[Path]:
 def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start: Start) -> None:
     up = start("--home", str(home))
     create, again, ten_of_another, look = up.lines
+    beside = start("--home", str(home))
     assert f"export TAKETURNS_DATABASE_URL='{PostgresServer(home).url(DATABASE)}'" in up.output
     assert f"export TAKETURNS_REDIS_URL={ValkeyServer(home / 'valkey').url}\n" in up.output
     with redis.Redis.from_url(ValkeyServer(home / "valkey").url) as client:
@@ -127,7 +128,6 @@ def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start
     up.has_said(r"mail from \S+ to ada@globex\.example: Hello", times=10)
     eventually(lambda: json.loads(paste(look))["tasks"][0]["status"] == "completed", "the task is done")
 
-    beside = start("--home", str(home))
     beside.has_said("joined the PostgreSQL that runs")
     beside.has_said("joined the Valkey that runs")
     create, _, _, look = beside.lines

@@ -299,7 +299,7 @@ async def test_whoever_dies_around_a_tick_it_is_made_once(calendar: Calendar) ->
     """Fault 127: connections cut at any moment, and processes killed."""
     made = [await calendar.add(f"number {number}", missed=Missed.ALL) for number in range(30)]
     wall = Wall(calendar)
-    maker = Database(calendar.url, pool_size=2, name="ticking")
+    maker = Database(calendar.url, pool_size=2, pool_timeout=0.5, name="ticking")
     await maker.open()
     ticking = Ticking(maker, announce=lambda queues: None)
     for number in range(1, 9):

@@ -109,10 +109,10 @@ async def test_tasks_that_kill_their_workers_fail_after_their_rescues_and_those_
 
 # Faults 100 and 105: exactly one end for every task, whenever the workers were told to leave.
 async def test_workers_that_come_and_go_under_load_lose_nothing_and_repeat_nothing(house: House) -> None:
-    tasks = await house.add("note", count=300) + await house.add("note", company="zeta", count=100)
+    tasks = await house.add("note", count=150) + await house.add("note", company="zeta", count=50)
     for _ in range(4):
         with house.process(concurrency=4, batch=100) as worker:
-            await eventually(partial(house.has_run, more_than=20 + house.runs_in_all()))
+            await eventually(partial(house.has_run, more_than=10 + house.runs_in_all()))
             worker.send(signal.SIGTERM)
             assert worker.wait() == 0
         assert house.held() == 0
