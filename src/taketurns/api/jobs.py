@@ -18,7 +18,6 @@ from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Jobs, Parts, parts
 from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import CreateTask
-from taketurns.api.waiting import Waited
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import UNLIMITED, Company
 from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, Unavailable, Unconfirmed
@@ -92,7 +91,7 @@ async def get_job(request: Request) -> Response:
     with _reached():
         job = await _job(jobs, await _owner(request), paths.job_id(request))
         job = await _waited(request, jobs, job, told, for_any_change=headers.names_versions(request.scope))
-    if headers.has_seen(request.scope, _version(job)):
+    if headers.has_seen(request.scope, job.version):
         return Response(status_code=304, headers=told | _tag(job))
     return _send(job, 200, told)
 
@@ -378,28 +377,13 @@ async def _job(jobs: Jobs, owner: UUID, job_id: UUID) -> Job:
 
 
 async def _waited(request: Request, jobs: Jobs, job: Job, told: dict[str, str], *, for_any_change: bool = False) -> Job:
-    """The job once it has ended, or is not as the client has seen it, if the client prefers to wait for that."""
-    seconds = headers.wait_seconds(request.scope)
-    if seconds is None:
-        return job
-
-    def is_enough(state: Job) -> bool:
-        changed = for_any_change and not headers.has_seen(request.scope, _version(state))
-        return changed or state.status.is_terminal
-
-    waited = Waited(job, to_the_end=True)
-    if not is_enough(job):
-        waited = await jobs.waiting.until(
-            request,
-            job.company_id,
-            job.id,
-            seconds=seconds,
-            read=lambda: _job(jobs, job.company_id, job.id),
-            is_enough=is_enough,
-        )
-    if waited.to_the_end:
-        told[headers.PREFERENCE_APPLIED] = f"wait={seconds}"
-    return waited.state
+    return await jobs.waiting.as_preferred(
+        request,
+        job,
+        told,
+        read=lambda: _job(jobs, job.company_id, job.id),
+        for_any_change=for_any_change,
+    )
 
 
 async def _moves(jobs: Jobs, job: Job, after: int) -> AsyncIterator[bytes]:
@@ -419,9 +403,4 @@ def _send(job: Job, status: int = 200, told: dict[str, str] | None = None) -> Re
 
 
 def _tag(job: Job) -> dict[str, str]:
-    return {"etag": f'W/"{_version(job)}"'}
-
-
-def _version(job: Job) -> str:
-    """Another one whenever the job has changed. It becomes due without an event."""
-    return f"{job.event_number}{'-scheduled' if job.status is Status.SCHEDULED else ''}"
+    return {"etag": f'W/"{job.version}"'}

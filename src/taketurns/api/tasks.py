@@ -17,7 +17,6 @@ from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
-from taketurns.api.waiting import Waited
 from taketurns.engine import limits
 from taketurns.engine.errors import IdempotencyConflict, Unavailable
 from taketurns.engine.task import Enqueued, NewTask, Status
@@ -229,29 +228,14 @@ async def retry_task(request: Request) -> Response:
 async def _waited(
     request: Request, record: TaskRecord, told: dict[str, str], *, for_any_change: bool = False
 ) -> TaskRecord:
-    """The task once it has ended, or is not as the client has seen it, if the client prefers to wait for that."""
-    seconds = headers.wait_seconds(request.scope)
-    if seconds is None:
-        return record
-
-    def is_enough(state: TaskRecord) -> bool:
-        changed = for_any_change and not headers.has_seen(request.scope, state.version)
-        return changed or state.status.is_terminal
-
     given = parts(request)
-    waited = Waited(record, to_the_end=True)
-    if not is_enough(record):
-        waited = await given.waiting.until(
-            request,
-            record.company_id,
-            record.id,
-            seconds=seconds,
-            read=lambda: _task(given, record.company_id, record.id),
-            is_enough=is_enough,
-        )
-    if waited.to_the_end:
-        told[headers.PREFERENCE_APPLIED] = f"wait={seconds}"
-    return waited.state
+    return await given.waiting.as_preferred(
+        request,
+        record,
+        told,
+        read=lambda: _task(given, record.company_id, record.id),
+        for_any_change=for_any_change,
+    )
 
 
 def _send(record: TaskRecord, status: int = 200, told: Mapping[str, str] | None = None) -> Response:

@@ -10,15 +10,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from starlette.requests import ClientDisconnect, Request
 
 from taketurns import telemetry
+from taketurns.api import headers
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.retry import Backoff
+from taketurns.engine.task import Status
 
 State = TypeVar("State")
 
@@ -35,6 +37,22 @@ class Waited(Generic[State]):
 
     state: State
     to_the_end: bool
+
+
+class Watched(Protocol):
+    """A task, wherever it waits, as it stood when it was read."""
+
+    @property
+    def company_id(self) -> UUID: ...
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def version(self) -> str: ...
+
+
+SomeTask = TypeVar("SomeTask", bound=Watched)
 
 
 class Waiting:
@@ -80,6 +98,36 @@ class Waiting:
                 else:
                     if is_enough(state) or not await waiter.moved(deadline):
                         return Waited(state, to_the_end=is_enough(state) or not self.is_closed)
+
+    async def as_preferred(
+        self,
+        request: Request,
+        task: SomeTask,
+        told: dict[str, str],
+        *,
+        read: Callable[[], Awaitable[SomeTask]],
+        for_any_change: bool = False,
+    ) -> SomeTask:
+        """A task once it has ended, or is not as the client has seen it, if the client prefers to wait for that.
+
+        The answer's headers, `told`, get what was done of that. Raises what `until` does.
+        """
+        seconds = headers.wait_seconds(request.scope)
+        if seconds is None:
+            return task
+
+        def is_enough(state: SomeTask) -> bool:
+            changed = for_any_change and not headers.has_seen(request.scope, state.version)
+            return changed or state.status.is_terminal
+
+        waited = Waited(task, to_the_end=True)
+        if not is_enough(task):
+            waited = await self.until(
+                request, task.company_id, task.id, seconds=seconds, read=read, is_enough=is_enough
+            )
+        if waited.to_the_end:
+            told[headers.PREFERENCE_APPLIED] = f"wait={seconds}"
+        return waited.state
 
     @asynccontextmanager
     async def waiter(self, request: Request | None, company_id: UUID, task_id: UUID) -> AsyncIterator[Waiter | None]:

@@ -40,6 +40,11 @@ class Job:
     reserved_at: datetime | None = None
 
     @property
+    def version(self) -> str:
+        """Another one whenever the job has changed. It becomes due without an event."""
+        return f"{self.event_number}{'-scheduled' if self.status is Status.SCHEDULED else ''}"
+
+    @property
     def is_refundable(self) -> bool:
         """Whether what was charged for it is given back."""
         return self.status is Status.FAILED or (self.status is Status.CANCELLED and self.started_at is None)
