@@ -77,9 +77,14 @@ class Event(StrEnum):
     JOBS_OF_NO_COMPANY_DROPPED = "jobs dropped: their company is gone"
     REDIS_SET_UP_WRONGLY = "Redis is set up in a way that can lose jobs"
 
+    # Keys.
+    KEY_USE_NOT_NOTED = "the use of a key could not be noted"
+    AUDIT_NOT_WRITTEN = "a change could not be noted in the audit"
+
     # The API.
-    API_ON_LOOPBACK = "the API has no authentication yet and listens on loopback only"
-    API_OPEN = "the API has no authentication yet: whoever reaches this address may use it"
+    API_LISTENS = "the API listens, and asks for keys"
+    API_ON_LOOPBACK = "the API asks for no keys, and listens on loopback only"
+    API_OPEN = "the API asks for no keys: whoever reaches this address may use it"
     REQUEST_ANSWERED = "request answered"
     REQUEST_FAILED = "request failed"
     DATABASE_UNAVAILABLE = "database unavailable"

@@ -57,6 +57,11 @@ def test_a_trigger_added_by_hand_is_drift(connection: Connection) -> None:
     assert drift.triggers(connection, schema="taketurns") == ["trigger extra on tasks is in no migration"]
 
 
+def test_a_trigger_taken_away_by_hand_is_drift(connection: Connection) -> None:
+    connection.execute(text("drop trigger keep_audit on audit_entries"))
+    assert drift.triggers(connection, schema="taketurns") == ["trigger keep_audit on audit_entries is missing"]
+
+
 def test_nothing_is_put_into_public(connection: Connection) -> None:
     count = text("select count(*) from pg_class where relnamespace = 'public'::regnamespace")
     assert connection.execute(count).scalar_one() == 0

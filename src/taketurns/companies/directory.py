@@ -20,6 +20,8 @@ from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.quota import Quotas
+from taketurns.storage import audit
+from taketurns.storage.audit import Action, Actor
 from taketurns.storage.database import Database, Row, call, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Company as CompanyTable
@@ -111,6 +113,7 @@ async def create(
     paused: bool = False,
     max_in_flight: int | None = None,
     quotas: Quotas = UNLIMITED,
+    by: Actor | None = None,
 ) -> Company:
     """Take in a company. Raises SlugTaken; a slug that was not given is made from the name, or else from the id."""
     company_id = new_id()
@@ -126,8 +129,19 @@ async def create(
             **_quota_columns(quotas),
         }
         statement = insert(CompanyTable).values(values).on_conflict_do_nothing().returning(*_COLUMNS)
-        for row in await database.fetch(statement):
-            return _company(row)
+        async with database.transaction() as connection:
+            for row in await fetch(connection, database.schema, statement):
+                company = _company(row)
+                await audit.write(
+                    connection,
+                    database.schema,
+                    by,
+                    Action.CREATE_COMPANY,
+                    target=company_id,
+                    company_id=company_id,
+                    details={"slug": company.slug, "name": name},
+                )
+                return company
     raise SlugTaken(slug or by_id)
 
 
@@ -152,7 +166,9 @@ async def page(database: Database, *, limit: int, offset: int = 0, after: UUID |
     return Page(companies[:limit], companies[limit - 1].id if more else None)
 
 
-async def change(database: Database, company: UUID | str, changes: Mapping[str, Any]) -> Company | None:
+async def change(
+    database: Database, company: UUID | str, changes: Mapping[str, Any], *, by: Actor | None = None
+) -> Company | None:
     """Change `name`, `weight`, `paused`, `max_in_flight` or `quotas`; None when there is no such company.
 
     Weights and limits act at the next claim; workers that may have waited for the change are woken. A company that is
@@ -180,10 +196,20 @@ async def change(database: Database, company: UUID | str, changes: Mapping[str, 
             await call(connection, database.schema, "heal_rotation", rows[0][0])
         if rows and (goes_on or "max_in_flight" in changes):
             await call(connection, database.schema, "wake", rows[0][0])
+        if rows:
+            await audit.write(
+                connection,
+                database.schema,
+                by,
+                Action.CHANGE_COMPANY,
+                target=rows[0][0],
+                company_id=rows[0][0],
+                details=changes,
+            )
     return _company(rows[0]) if rows else None
 
 
-async def delete(database: Database, company: UUID | str) -> bool:
+async def delete(database: Database, company: UUID | str, *, by: Actor | None = None) -> bool:
     """Delete a company and all it owns; False when there is none. Raises CompanyHasOpenTasks and Unavailable.
 
     The company is gone at once; what is left of a long history after a few seconds is pruned by the workers.
@@ -191,7 +217,18 @@ async def delete(database: Database, company: UUID | str) -> bool:
     found = await find(database, company)
     if found is None:
         return False
-    ((outcome,),) = await database.call("delete_company", found.id, int(LOCK_SECONDS * 1000))
+    async with database.transaction() as connection:
+        ((outcome,),) = await call(connection, database.schema, "delete_company", found.id, int(LOCK_SECONDS * 1000))
+        if outcome == "deleted":
+            await audit.write(
+                connection,
+                database.schema,
+                by,
+                Action.DELETE_COMPANY,
+                target=found.id,
+                company_id=found.id,
+                details={"slug": found.slug, "name": found.name},
+            )
     if outcome == "open":
         raise CompanyHasOpenTasks(str(company))
     with suppress(Unavailable):

@@ -1,8 +1,10 @@
-"""Why a company cannot be created or deleted.
+"""Why a company cannot be created or deleted, and why a key is not taken.
 
 TaketurnsError
 ├── SlugTaken               another company has this slug
-└── CompanyHasOpenTasks     the company has tasks that have not ended
+├── CompanyHasOpenTasks     the company has tasks that have not ended
+├── InvalidKey              a key that nobody knows, or that works no more
+└── KeyNotActive            a key that works no more cannot be rotated
 """
 
 from __future__ import annotations
@@ -27,3 +29,14 @@ class CompanyHasOpenTasks(TaketurnsError):
             " cancel them, or let them end, first"
         )
         self.company = company
+
+
+class InvalidKey(TaketurnsError):
+    """A key that nobody knows, or that works no more."""
+
+
+class KeyNotActive(TaketurnsError):
+    """A key that works no more cannot be rotated."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the key {name!r} was revoked or has expired: make a new one")

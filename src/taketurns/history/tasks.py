@@ -17,6 +17,7 @@ from taketurns.engine.errors import Unavailable
 from taketurns.engine.task import Status
 from taketurns.history import pages, places, reading
 from taketurns.storage.database import Database, Row, compile_statement
+from taketurns.storage.ids import id_at
 from taketurns.storage.models import Task
 
 # An id is made by the clock of whoever enqueues, and `created_at` is PostgreSQL's: they may differ by this much.
@@ -181,26 +182,19 @@ def _parameters(company: UUID | str, wanted: Filter, *, after: UUID | None) -> d
 
 _BEGINNING: Final = datetime(1, 1, 2, tzinfo=UTC)
 _END: Final = datetime(9999, 12, 30, tzinfo=UTC)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_ID: Final = UUID(int=0)
 _LAST_ID: Final = UUID(int=2**128 - 1)
 
 
 def _id_range(wanted: Filter, after: UUID | None) -> tuple[UUID, UUID]:
     """The ids that may be on the page, both bounds exclusive."""
-    low = _FIRST_ID if wanted.created_after is None else _id_at(wanted.created_after, -CLOCK_SLACK)
-    high = _LAST_ID if wanted.created_before is None else _id_at(wanted.created_before, CLOCK_SLACK)
+    low = _FIRST_ID if wanted.created_after is None else id_at(wanted.created_after - CLOCK_SLACK)
+    high = _LAST_ID if wanted.created_before is None else id_at(wanted.created_before + CLOCK_SLACK)
     if after is not None and wanted.oldest_first:
         low = max(low, after)
     elif after is not None:
         high = min(high, after)
     return low, high
-
-
-def _id_at(moment: datetime, slack: timedelta) -> UUID:
-    """The first UUIDv7 of a millisecond (RFC 9562, section 5.7)."""
-    milliseconds = (moment - _EPOCH + slack) // timedelta(milliseconds=1)
-    return UUID(int=min(max(milliseconds, 0), 2**48 - 1) << 80)
 
 
 def _page(rows: Sequence[Row], *, limit: int, oldest_first: bool) -> Page:

@@ -20,6 +20,8 @@ from taketurns.engine import schedule
 from taketurns.engine.errors import InvalidOption, UnknownCompany
 from taketurns.engine.schedule import Cron, Missed
 from taketurns.schedules.errors import NameTaken
+from taketurns.storage import audit
+from taketurns.storage.audit import Action, Actor
 from taketurns.storage.database import Database, Row, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Company
@@ -121,7 +123,9 @@ def _columns(at: datetime | None) -> tuple[SQLCoreOperations[Any], ...]:
     )
 
 
-async def create(database: Database, company: UUID | str, new: NewSchedule, *, at: datetime | None = None) -> Schedule:
+async def create(
+    database: Database, company: UUID | str, new: NewSchedule, *, by: Actor | None = None, at: datetime | None = None
+) -> Schedule:
     """Take in a schedule. Raises UnknownCompany, NameTaken, and InvalidOption when it would never tick."""
     async with database.transaction() as connection:
         company_id, now = await _lock_company(connection, database.schema, company, at=at)
@@ -132,7 +136,17 @@ async def create(database: Database, company: UUID | str, new: NewSchedule, *, a
             .returning(*_columns(at))
         )
         for row in await fetch(connection, database.schema, statement):
-            return Schedule(*row)
+            made = Schedule(*row)
+            await audit.write(
+                connection,
+                database.schema,
+                by,
+                Action.CREATE_SCHEDULE,
+                target=made.id,
+                company_id=made.company_id,
+                details=_told(columns(new)),
+            )
+            return made
     raise NameTaken(new.name)
 
 
@@ -176,6 +190,7 @@ async def change(
     schedule_id: UUID,
     changes: Mapping[str, Any],
     *,
+    by: Actor | None = None,
     at: datetime | None = None,
 ) -> Schedule | None:
     """Change what a schedule is but its type; None when the company has none of this id.
@@ -199,15 +214,42 @@ async def change(
                 .returning(*_columns(at))
             )
             (row,) = await fetch(connection, database.schema, moved)
+            await audit.write(
+                connection,
+                database.schema,
+                by,
+                Action.CHANGE_SCHEDULE,
+                target=before.id,
+                company_id=before.company_id,
+                details=_told(changes),
+            )
     except psycopg.errors.UniqueViolation:
         raise NameTaken(str(changes["name"])) from None
     return Schedule(*row)
 
 
-async def delete(database: Database, company: UUID | str, schedule_id: UUID) -> bool:
+async def delete(database: Database, company: UUID | str, schedule_id: UUID, *, by: Actor | None = None) -> bool:
     """Delete a schedule; the tasks that it has made stay. False when the company has none of this id."""
-    statement = delete_from(ScheduleTable).where(*_is(company, schedule_id)).returning(ScheduleTable.id)
-    return bool(await database.fetch(statement))
+    statement = delete_from(ScheduleTable).where(*_is(company, schedule_id)).returning(*_columns(None))
+    async with database.transaction() as connection:
+        for row in await fetch(connection, database.schema, statement):
+            gone = Schedule(*row)
+            await audit.write(
+                connection,
+                database.schema,
+                by,
+                Action.DELETE_SCHEDULE,
+                target=gone.id,
+                company_id=gone.company_id,
+                details={"name": gone.name},
+            )
+            return True
+    return False
+
+
+def _told(details: Mapping[str, Any]) -> dict[str, Any]:
+    """What the audit keeps of a change: payloads are none of its business."""
+    return {name: value for name, value in details.items() if name not in {"payload", "declaration"}}
 
 
 def owner(company: UUID | str) -> Any:

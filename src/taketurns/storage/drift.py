@@ -29,7 +29,7 @@ def functions(connection: Connection, *, schema: str) -> list[str]:
 
 
 def triggers(connection: Connection, *, schema: str) -> list[str]:
-    """Complaints on triggers: no migration makes any."""
+    """Complaints on triggers that no migration makes, and on those that are missing."""
     rows = connection.execute(
         text(
             "select t.tgname, c.relname from pg_trigger t join pg_class c on c.oid = t.tgrelid"
@@ -37,7 +37,12 @@ def triggers(connection: Connection, *, schema: str) -> list[str]:
         ),
         {"schema": schema},
     )
-    return [f"trigger {name} on {table} is in no migration" for name, table in rows]
+    found = {(name, table) for name, table in rows}
+    wanted = set(cell.TRIGGERS.items())
+    return [
+        *(f"trigger {name} on {table} is in no migration" for name, table in sorted(found - wanted)),
+        *(f"trigger {name} on {table} is missing" for name, table in sorted(wanted - found)),
+    ]
 
 
 def _definitions(connection: Connection, schema: str) -> dict[str, Definition]:

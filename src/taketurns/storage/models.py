@@ -395,6 +395,58 @@ class JobReservation(Base):
     confirmed: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
+class ApiKey(Base):
+    """A key of a company, with scopes, or of an operator, with a role. The key itself is not stored: see engine/key.py.
+
+    `replaces` is the key that this one was made from by rotation.
+    """
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        CheckConstraint("(company_id is null) = (role is not null)", name="is_of_a_company_or_has_a_role"),
+        CheckConstraint("role in ('viewer', 'operator', 'admin')", name="role"),
+        CheckConstraint(f"created_at {READABLE} and expires_at {READABLE}", name="times_are_readable"),
+        Index("api_keys_company_id_id_idx", "company_id", "id"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    company_id: Mapped[UUID | None]
+    role: Mapped[str | None]
+    scopes: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
+    name: Mapped[str]
+    environment: Mapped[str]
+    last_four: Mapped[str]
+    digest: Mapped[bytes] = mapped_column(LargeBinary)
+    replaces: Mapped[UUID | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+
+
+class AuditEntry(Base):
+    """A change that somebody made: who, what, to which, from where. A trigger keeps rows as they were written."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = (
+        CheckConstraint("actor_kind in ('key', 'operator', 'command')", name="actor_kind"),
+        Index("audit_entries_company_id_id_idx", "company_id", "id"),
+        Index("audit_entries_action_id_idx", "action", "id"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    company_id: Mapped[UUID | None]
+    actor_kind: Mapped[str]
+    actor_name: Mapped[str]
+    key_id: Mapped[UUID | None]
+    action: Mapped[str]
+    target: Mapped[str]
+    details: Mapped[dict[str, Any]]
+    address: Mapped[str | None]
+    request_id: Mapped[str | None]
+
+
 class Worker(Base):
     """A worker's lease: `beat` rises while it lives."""
 
@@ -451,6 +503,8 @@ class TaskType(Base):
 
 
 __all__ = [
+    "ApiKey",
+    "AuditEntry",
     "Base",
     "Budget",
     "Company",

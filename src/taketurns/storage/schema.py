@@ -37,7 +37,9 @@ FUNCTIONS = (
     "wake",
     "delete_company",
     "tick",
+    "keep_audit",
 )
+TRIGGERS = {"keep_audit": "audit_entries"}
 
 
 class UnsupportedServer(RuntimeError):

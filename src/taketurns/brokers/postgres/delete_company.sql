@@ -1,6 +1,6 @@
--- Delete a company, its schedules and its place in the rotations. Answers `deleted`, `open` when it has tasks that have
--- not ended, or nothing when there is no such company. What it leaves of its history is forgotten afterwards, in
--- batches.
+-- Delete a company, its schedules, its keys and its place in the rotations. Answers `deleted`, `open` when it has tasks
+-- that have not ended, or nothing when there is no such company. What it leaves of its history is forgotten afterwards,
+-- in batches.
 -- Safe because the company's lock keeps work from coming in, and because line and turn go under the cell's lock, for no
 -- claim may see the one without the other. The places of its turns are looked up before: without work they stay.
 -- Lives on the (company_id, task_id) index of each place and on the primary keys; the look for its turns reads `turns`
@@ -15,6 +15,7 @@ as $$
 declare
     queues text[];
     places numeric[];
+    is_deleted boolean;
 begin
     perform set_config('lock_timeout', patience_milliseconds::text, true);
     perform pg_advisory_xact_lock(company_lock(of_company));
@@ -34,6 +35,9 @@ begin
     where t.queue = known.queue and t.place = known.place and t.company_id = of_company;
     delete from schedules where company_id = of_company;
     delete from companies c where c.id = of_company;
-    return case when found then 'deleted' end;
+    is_deleted := found;
+    -- Last, for whoever makes a key shares the company's row until it is there.
+    delete from api_keys where company_id = of_company;
+    return case when is_deleted then 'deleted' end;
 end
 $$;

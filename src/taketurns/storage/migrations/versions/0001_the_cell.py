@@ -51,6 +51,51 @@ def upgrade() -> None:
     )
     op.create_index("companies_weight_idx", "companies", ["weight"], unique=False)
     op.create_table(
+        "api_keys",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("company_id", sa.Uuid(), nullable=True),
+        sa.Column("role", sa.Text(), nullable=True),
+        sa.Column("scopes", postgresql.ARRAY(sa.Text()), server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("environment", sa.Text(), nullable=False),
+        sa.Column("last_four", sa.Text(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("replaces", sa.Uuid(), nullable=True),
+        sa.Column(
+            "created_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("last_used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint(
+            "(company_id is null) = (role is not null)", name=op.f("api_keys_is_of_a_company_or_has_a_role_check")
+        ),
+        sa.CheckConstraint("role in ('viewer', 'operator', 'admin')", name=op.f("api_keys_role_check")),
+        sa.CheckConstraint(
+            f"created_at {READABLE} and expires_at {READABLE}", name=op.f("api_keys_times_are_readable_check")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("api_keys_pkey")),
+    )
+    op.create_index("api_keys_company_id_id_idx", "api_keys", ["company_id", "id"], unique=False)
+    op.create_table(
+        "audit_entries",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.Column("company_id", sa.Uuid(), nullable=True),
+        sa.Column("actor_kind", sa.Text(), nullable=False),
+        sa.Column("actor_name", sa.Text(), nullable=False),
+        sa.Column("key_id", sa.Uuid(), nullable=True),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("details", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("address", sa.Text(), nullable=True),
+        sa.Column("request_id", sa.Text(), nullable=True),
+        sa.CheckConstraint("actor_kind in ('key', 'operator', 'command')", name=op.f("audit_entries_actor_kind_check")),
+        sa.PrimaryKeyConstraint("id", name=op.f("audit_entries_pkey")),
+    )
+    op.create_index("audit_entries_company_id_id_idx", "audit_entries", ["company_id", "id"], unique=False)
+    op.create_index("audit_entries_action_id_idx", "audit_entries", ["action", "id"], unique=False)
+    op.create_table(
         "budgets",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -370,9 +415,14 @@ def upgrade() -> None:
         op.execute(f"alter table {table} set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     schema.install_functions(op.get_bind())
+    op.execute(
+        "create trigger keep_audit before update or delete or truncate on audit_entries"
+        " for each statement execute function keep_audit()"
+    )
 
 
 def downgrade() -> None:
+    op.execute("drop trigger keep_audit on audit_entries")
     schema.drop_functions(op.get_bind())
     op.drop_table("workers")
     op.drop_table("heartbeats")
@@ -393,4 +443,6 @@ def downgrade() -> None:
     op.drop_table("job_reservations")
     op.drop_table("idempotency_keys")
     op.drop_table("budgets")
+    op.drop_table("audit_entries")
+    op.drop_table("api_keys")
     op.drop_table("companies")

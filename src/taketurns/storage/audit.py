@@ -1,0 +1,89 @@
+"""The audit: one row for every change that somebody made, written in the change's own transaction, and never again.
+
+It is kept here for all rooms that make changes; `companies/audit.py` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import orjson
+from psycopg import AsyncConnection
+from sqlalchemy import insert
+
+from taketurns.storage.database import Row, fetch
+from taketurns.storage.ids import new_id
+from taketurns.storage.models import AuditEntry
+
+
+class Action(StrEnum):
+    """What was done, by the name of its operation in the API."""
+
+    CREATE_COMPANY = "createCompany"
+    CHANGE_COMPANY = "changeCompany"
+    DELETE_COMPANY = "deleteCompany"
+    CREATE_KEY = "createKey"
+    ROTATE_KEY = "rotateKey"
+    REVOKE_KEY = "revokeKey"
+    CREATE_OPERATOR_KEY = "createOperatorKey"
+    ROTATE_OPERATOR_KEY = "rotateOperatorKey"
+    REVOKE_OPERATOR_KEY = "revokeOperatorKey"
+    CREATE_SCHEDULE = "createSchedule"
+    CHANGE_SCHEDULE = "changeSchedule"
+    DELETE_SCHEDULE = "deleteSchedule"
+    CANCEL_TASK = "cancelTask"
+    RETRY_TASK = "retryTask"
+    CANCEL_JOB = "cancelJob"
+    RETRY_JOB = "retryJob"
+    PROCESS_TASKS = "processTasks"
+
+
+class ActorKind(StrEnum):
+    """Who can make a change: a company's key, an operator's, or a person at the command line."""
+
+    KEY = "key"
+    OPERATOR = "operator"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who makes a change, and from where. Who comes by a key is known by its id."""
+
+    kind: ActorKind
+    name: str
+    key_id: UUID | None = None
+    address: str | None = None
+    request_id: str | None = None
+
+
+async def write(
+    connection: AsyncConnection[Row],
+    schema: str,
+    actor: Actor | None,
+    action: Action,
+    *,
+    target: object,
+    company_id: UUID | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Note a change; nothing without an actor, as where there is no authentication and nobody is known."""
+    if actor is None:
+        return
+    statement = insert(AuditEntry).values(
+        id=new_id(),
+        company_id=company_id,
+        actor_kind=actor.kind.value,
+        actor_name=actor.name,
+        key_id=actor.key_id,
+        action=action.value,
+        target=str(target),
+        details=orjson.dumps(details or {}, default=str).decode(),
+        address=actor.address,
+        request_id=actor.request_id,
+    )
+    await fetch(connection, schema, statement)
