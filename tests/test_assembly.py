@@ -37,7 +37,9 @@ BYE = 'event: bye\ndata: {"reason":"the process ends"}\n\n'
 def settings(database_url: str) -> Settings:
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("insert into taketurns.companies (id, slug, name) values (%s, 'acme', 'Acme')", [new_id()])
-    return Settings().model_copy(update={"database_url": database_url, "beat_seconds": 0.5})
+    return Settings().model_copy(
+        update={"database_url": database_url, "beat_seconds": 0.5, "authentication": "off-on-any-address"}
+    )
 
 
 @pytest.fixture
@@ -276,7 +278,8 @@ def process(*command: str, settings: Settings, cwd: Path, **environment: str) ->
     running = subprocess.Popen(
         [sys.executable, *command],
         cwd=cwd,
-        env={**os.environ, "TAKETURNS_DATABASE_URL": settings.database_url, **environment},
+        env={**os.environ, "TAKETURNS_DATABASE_URL": settings.database_url, "TAKETURNS_AUTHENTICATION": "off"}
+        | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -144,6 +144,15 @@ def test_the_image_listens_where_its_published_ports_lead(monkeypatch: pytest.Mo
     assert exposed == [[str(settings.port), str(settings.metrics_port)]]
 
 
+def test_the_image_asks_for_keys_and_the_composed_service_says_that_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "TAKETURNS_AUTHENTICATION" not in image_environment()
+    assert Settings().authentication == "on"
+    monkeypatch.setenv("TAKETURNS_AUTHENTICATION", composed_environment("api")["TAKETURNS_AUTHENTICATION"])
+    assert Settings().authentication == "off-on-any-address"
+
+
 def test_ports_are_open_to_this_machine_only() -> None:
     ports = {name: service.get("ports", []) for name, service in SERVICES.items()}
     assert ports == {

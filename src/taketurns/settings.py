@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from taketurns.engine import registry
+from taketurns.engine import key, registry
 
 DAYS_MAX = 36_500.0
 SECONDS_MAX = 86_400.0
@@ -40,6 +41,27 @@ class Settings(BaseSettings):
     )
     broker: Literal["postgres", "redis"] = Field("postgres", description="Where a worker takes its turns.")
     app: str | None = Field(None, description="Where the handlers are, as `module:variable`.")
+
+    authentication: Literal["on", "off", "off-on-any-address"] = Field(
+        "on",
+        description="Whether the API asks for keys. `off` is for loopback: what comes by another address is refused."
+        " `off-on-any-address` lets everybody in who reaches the API, so something in front of it must keep strangers"
+        " out. `taketurns up` asks for none on loopback when this is not set.",
+    )
+    key_environment: str = Field(
+        "live", pattern=f"^{key.ENVIRONMENT.pattern}$", description="The word after `tt_` in keys that are made here."
+    )
+    key_peppers: Annotated[list[Annotated[SecretStr, Field(min_length=key.PEPPER_LENGTH_MIN)]], NoDecode] = Field(
+        [],
+        description="Secrets, separated by commas, that are mixed into what is stored of keys: the first makes them,"
+        " every one checks them. To rotate, put a new one first, and take the old one away when each key was used once"
+        " since. Without the pepper that it was stored with, a key works no more.",
+    )
+    metrics_token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="Lets whoever sends it as a bearer token read /metrics, besides operators; without blanks.",
+    )
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
@@ -85,10 +107,17 @@ class Settings(BaseSettings):
     smtp_sender: str = "taketurns@localhost"
     http_allow_private: bool = Field(False, description="Lets http_request reach private addresses.")
 
-    @field_validator("queues", mode="before")
+    @field_validator("queues", "key_peppers", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("metrics_token")
+    @classmethod
+    def _fits_a_header(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not re.fullmatch("[!-~]+", token.get_secret_value()):
+            raise PydanticCustomError("metrics_token", "must be printable ASCII without blanks")
+        return token
 
     @field_validator("queues")
     @classmethod

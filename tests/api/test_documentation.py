@@ -43,12 +43,19 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
     assert sorted(operation["operationId"] for operation in operations) == sorted(
         [
             "cancelJob",
+            "cancelOwnJob",
+            "cancelOwnTask",
             "cancelTask",
             "changeCompany",
             "changeSchedule",
             "createBatch",
             "createCompany",
             "createJob",
+            "createKey",
+            "createOperatorKey",
+            "createOwnBatch",
+            "createOwnJob",
+            "createOwnTask",
             "createSchedule",
             "createTask",
             "deleteCompany",
@@ -56,13 +63,22 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "getCompany",
             "getHealth",
             "getJob",
+            "getKey",
             "getLimits",
             "getMetrics",
+            "getOperatorKey",
+            "getOwnJob",
+            "getOwnTask",
             "getReady",
             "getSchedule",
             "getTask",
             "getUsage",
+            "listAuditEntries",
             "listCompanies",
+            "listKeys",
+            "listOperatorKeys",
+            "listOwnTaskEvents",
+            "listOwnTasks",
             "listSchedules",
             "listTaskEvents",
             "listTaskTypes",
@@ -70,8 +86,15 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "listWorkers",
             "processTasks",
             "retryJob",
+            "retryOwnJob",
+            "retryOwnTask",
             "retryTask",
+            "revokeKey",
+            "revokeOperatorKey",
+            "rotateKey",
+            "rotateOperatorKey",
             "watchJob",
+            "watchOwnJob",
         ]
     )
     assert all(operation["description"] for operation in operations)
@@ -82,7 +105,9 @@ async def test_every_refusal_is_documented_as_a_problem(client: AsyncClient) -> 
         for method, operation in operations.items():
             refusals = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
             assert {"500", "503"} <= set(refusals), (method, path)
-            assert ("404" in refusals) == ("{companyId}" in path), (method, path)
+            is_about_something = "Id}" in path or path.split("/")[1] in {"tasks", "jobs"}
+            assert ("404" in refusals) == is_about_something, (method, path)
+            assert ({"401", "403"} <= set(refusals)) == bool(operation["security"]), (method, path)
             for answer in refusals.values():
                 assert list(answer["content"]) == [problems.MEDIA_TYPE]
 

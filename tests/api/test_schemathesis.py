@@ -21,9 +21,14 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from taketurns.api import create_api, streams
+from taketurns.api.guard import Guard
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker
 from taketurns.brokers.redis.server import Server
+from taketurns.companies import directory, keys
+from taketurns.companies.keyring import KeyRing
+from taketurns.companies.keys import Stamp
+from taketurns.engine.key import GRANTS, Role
 from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database
 from tests.api.conftest import anything, process_nothing, send_email
@@ -39,6 +44,8 @@ OPERATIONS = [
     for operation in path.values()
 ]
 
+# Beside what paths name: the keys that open them.
+ADMIN, OWN = "admin", "own"
 
 Started = Queue[tuple[str, dict[str, str], asyncio.AbstractEventLoop, asyncio.Event]]
 
@@ -59,23 +66,32 @@ async def serve(database_url: str, redis_url: str, cell: str, started: Started) 
         process_pass=process_nothing,
         version="0.1.0",
         cursor_secret=b"secret",
+        guard=Guard(keyring=KeyRing(database)),
     )
     stop = asyncio.Event()
     await database.open()
-    async with served(app) as address, AsyncClient(base_url=address) as client:
-        await client.post("/companies", json={"name": "Acme", "slug": "acme"})
+    admin = await keys.create_for_operator(database, stamp=Stamp(), name="admin", role=Role.ADMIN)
+    acme = await directory.create(database, name="Acme", slug="acme")
+    own = await keys.create_for_company(database, acme.id, stamp=Stamp(), name="own", scopes=GRANTS)
+    by_admin = {"Authorization": f"Bearer {admin.text}"}
+    async with served(app) as address, AsyncClient(base_url=address, headers=by_admin) as client:
         task = await client.post("/companies/acme/tasks", json={"type": "anything"})
         job = await client.post("/companies/acme/jobs", json={"type": "anything"})
         weekly = {"name": "weekly", "type": "anything", "expression": "0 9 * * 1"}
         schedule = await client.post("/companies/acme/schedules", json=weekly)
+        spare = await client.post("/companies/acme/keys", json={"name": "spare", "scopes": ["tasks:read"]})
         known = {
             "companyId": "acme",
             "taskId": task.json()["id"],
             "jobId": job.json()["jobId"],
             "scheduleId": schedule.json()["id"],
+            "keyId": spare.json()["id"],
+            ADMIN: admin.text,
+            OWN: own.text,
         }
         started.put((address, known, asyncio.get_running_loop(), stop))
         await stop.wait()
+    await app.state.parts.guard.keyring.close()
     await server.close()
     await broker.notifier.flush()
     await database.close()
@@ -110,6 +126,16 @@ def schema(postgres_server: DatabaseServer, template_database: str, valkey_url: 
         patch.setattr(streams, "AGE_SECONDS", 0.1)
         schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
         assert isinstance(schema, OpenApiSchema)
+
+        @schema.auth()
+        class ByKey:
+            """The company's key where the path names no company, and an admin's elsewhere."""
+
+            def get(self, case: schemathesis.Case[Any], _: object) -> str:
+                return known[OWN if case.path.split("/")[1] in {"tasks", "jobs"} else ADMIN]
+
+            def set(self, case: schemathesis.Case[Any], key: str, _: object) -> None:
+                case.headers["Authorization"] = f"Bearer {key}"
 
         @schema.hook
         def map_path_parameters(context: object, path_parameters: dict[str, object] | None) -> dict[str, object]:

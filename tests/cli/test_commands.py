@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from uuid import UUID
 
 import httpx2
 import jsonschema_rs
@@ -22,6 +24,7 @@ from alembic.config import Config
 from typer.testing import CliRunner, Result
 
 from taketurns.cli import app
+from taketurns.engine import key
 from taketurns.storage import advice, schema
 from tests.valkeys import Valkeys
 
@@ -56,6 +59,11 @@ def test_every_command_and_option_is_explained() -> None:
         ["db", "upgrade"],
         ["heartbeat"],
         ["heartbeat", "check"],
+        ["keys"],
+        ["keys", "create"],
+        ["keys", "list"],
+        ["keys", "rotate"],
+        ["keys", "revoke"],
     ):
         shown = run(*command, "--help")
         assert shown.exit_code == 0
@@ -264,6 +272,141 @@ def test_processes_refuse_an_application_that_is_none(command: str) -> None:
     refused = python("-m", "taketurns.cli", command, "--app", "nowhere:tt")
     assert refused.returncode == 2
     assert refused.stderr.startswith("TAKETURNS_APP or --app: cannot load 'nowhere:tt'")
+
+
+# Keys
+
+
+def test_keys_are_made_listed_rotated_and_revoked_without_an_api(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("insert into taketurns.companies (id, slug, name) values (gen_random_uuid(), 'acme', 'A')")
+    made = run("keys", "create", "--role", "admin", "--name", "ada", url=database_url)
+    assert made.exit_code == 0
+    assert re.fullmatch(r"tt_live_[0-9A-Za-z]{22}_[0-9A-Za-z]{49}\n", made.stdout)
+    assert made.stderr == "ada: keep it, for it is not shown again (never expires)\n"
+    options = [
+        "--company",
+        "acme",
+        "--scope",
+        "tasks:read",
+        "--scope",
+        "jobs:*",
+        "--name",
+        "shop",
+        "--expires-in",
+        "90d",
+    ]
+    told = json.loads(run("keys", "create", *options, "--json", url=database_url).stdout)
+    assert told["scopes"] == ["tasks:read", "jobs:*"]
+    assert told["key"].startswith(told["prefix"])
+
+    rotated = json.loads(run("keys", "rotate", told["prefix"], "--overlap", "1h", "--json", url=database_url).stdout)
+    assert (rotated["replaces"], rotated["name"]) == (told["id"], "shop")
+    revoked = run("keys", "revoke", told["key"], url=database_url)
+    assert revoked.exit_code == 0
+    assert revoked.stdout.startswith(f"{told['prefix']}…{told['lastFour']} is revoked")
+    again = run("keys", "rotate", told["id"], url=database_url)
+    assert (again.exit_code, again.stderr) == (
+        1,
+        "the key 'shop' was revoked or has expired: make a new one\n",
+    )
+
+    listed = json.loads(run("keys", "list", "--company", "acme", "--json", url=database_url).stdout)["keys"]
+    assert [(one["id"], one["isActive"]) for one in listed] == [(rotated["id"], True), (told["id"], False)]
+    assert "key" not in listed[0]
+    shown = run("keys", "list", url=database_url).stdout
+    assert re.fullmatch(r"\S{36}  tt_live_\w{22}…\w{4}  admin  never expires  ada\n", shown)
+
+    with psycopg.connect(database_url) as connection:
+        audit = connection.execute(
+            "select action, actor_kind, actor_name from taketurns.audit_entries order by id"
+        ).fetchall()
+    assert [row[0] for row in audit] == ["createOperatorKey", "createKey", "rotateKey", "revokeKey"]
+    assert {row[1:] for row in audit} == {("command", getpass.getuser())}
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["create", "--name", "x"], "--company"),
+        (["create", "--name", "x", "--company", "acme", "--role", "admin"], "--company"),
+        (["create", "--name", "x", "--company", "acme"], "--scope"),
+        (["create", "--name", "x", "--company", "acme", "--scope", "root"], "--scope"),
+        (["create", "--name", "x", "--role", "king"], "--role"),
+        (["create", "--name", " ", "--role", "admin"], "--name"),
+        (["create", "--name", "x", "--role", "admin", "--expires-in", "soon"], "--expires-in"),
+        (["create", "--name", "x", "--role", "admin", "--expires-in", "99999d"], "--expires-in"),
+        (["rotate", "x", "--overlap", "31d"], "--overlap"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_key_that_cannot_be_is_refused(options: list[str], complaint: str) -> None:
+    refused = run("keys", *options)
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr
+
+
+def test_keys_of_nobody_are_said_to_be(database_url: str) -> None:
+    nobody = run("keys", "create", "--company", "nobody", "--scope", "tasks:read", "--name", "x", url=database_url)
+    assert (nobody.exit_code, nobody.stdout) == (1, "")
+    assert "there is no company 'nobody'" in nobody.stderr
+    assert run("keys", "list", "--company", "nobody", url=database_url).exit_code == 1
+    text = key.make("live", UUID(int=7)).text
+    unknown = run("keys", "revoke", text, url=database_url)
+    assert unknown.exit_code == 1
+    assert text[:30] in unknown.stderr
+    assert text.split("_")[3] not in unknown.stderr
+    away = run("keys", "list")
+    assert (away.exit_code, away.stderr.split(":")[0]) == (1, "cannot use the database")
+
+
+# Who is asked for keys
+
+
+@pytest.mark.parametrize("command", ["api", "up"])
+def test_an_api_that_asks_for_no_keys_refuses_other_addresses_than_loopback(command: str) -> None:
+    refused = run(command, env={"TAKETURNS_HOST": "0.0.0.0", "TAKETURNS_AUTHENTICATION": "off"})
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("TAKETURNS_AUTHENTICATION: off is for loopback, and 0.0.0.0 is not")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said_so", "status"),
+    [
+        ({}, "the API listens, and asks for keys", 401),
+        ({"TAKETURNS_AUTHENTICATION": "off"}, "the API asks for no keys, and listens on loopback only", 200),
+        (
+            {"TAKETURNS_AUTHENTICATION": "off-on-any-address", "TAKETURNS_HOST": "0.0.0.0"},
+            "the API asks for no keys: whoever reaches this address may use it",
+            200,
+        ),
+    ],
+    ids=["on", "off", "off on any address"],
+)
+def test_an_api_says_whether_it_asks_for_keys(
+    database_url: str, environment: dict[str, str], said_so: str, status: int
+) -> None:
+    with process("api", url=database_url, TAKETURNS_PORT="0", **environment) as api:
+        said(api, re.escape(said_so))
+        port = said(api, r"running on http://\S+:(\d+)")[1]
+        assert httpx2.get(f"http://127.0.0.1:{port}/companies").status_code == status
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TAKETURNS_AUTHENTICATION", "maybe"),
+        ("TAKETURNS_KEY_ENVIRONMENT", "Live_1"),
+        ("TAKETURNS_KEY_PEPPERS", "short"),
+        ("TAKETURNS_METRICS_TOKEN", "short"),
+        ("TAKETURNS_METRICS_TOKEN", "long enough, but with blanks"),
+    ],
+)
+def test_settings_of_keys_that_are_wrong_are_named_and_not_repeated(name: str, value: str) -> None:
+    refused = run("db", "check", env={name: value})
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(name)
+    assert value not in refused.stderr.replace("TAKETURNS_", "")
 
 
 # A day

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
 import orjson
 from pydantic import Field, WithJsonSchema
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from taketurns.companies.audit import Entry
 from taketurns.companies.directory import Company
+from taketurns.companies.keys import ApiKey, Made
 from taketurns.companies.quotas import Usage
 from taketurns.engine.job import Job, JobEvent
+from taketurns.engine.key import Role
 from taketurns.engine.quota import Period
 from taketurns.engine.task import PassReport, Status
 from taketurns.history.events import Event, status_after
@@ -227,6 +230,93 @@ class SchedulePage(TypedDict):
     nextCursor: str | None
 
 
+class KeyBody(TypedDict):
+    """A key of a company, as far as it may be shown."""
+
+    id: Id
+    companyId: Id
+    name: str
+    scopes: list[str]
+    prefix: Annotated[str, Field(description="How the key begins.")]
+    lastFour: Annotated[str, Field(description="How the key ends.")]
+    replaces: Annotated[MaybeId, Field(description="The key that this one was made from by rotation.")]
+    createdAt: Time
+    expiresAt: MaybeTime
+    revokedAt: MaybeTime
+    lastUsedAt: Annotated[MaybeTime, Field(description="Noted once a minute at most.")]
+    isActive: Annotated[bool, Field(description="It was not revoked and has not expired.")]
+
+
+class MadeKeyBody(KeyBody):
+    """A key that was just made."""
+
+    key: Annotated[str, Field(description="The key itself. It is not stored: nobody can show it again.")]
+
+
+class KeyPage(TypedDict):
+    """Some keys of a company, the newest first."""
+
+    keys: list[KeyBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
+class OperatorKeyBody(TypedDict):
+    """A key of an operator, as far as it may be shown."""
+
+    id: Id
+    name: str
+    role: Role
+    prefix: Annotated[str, Field(description="How the key begins.")]
+    lastFour: Annotated[str, Field(description="How the key ends.")]
+    replaces: Annotated[MaybeId, Field(description="The key that this one was made from by rotation.")]
+    createdAt: Time
+    expiresAt: MaybeTime
+    revokedAt: MaybeTime
+    lastUsedAt: Annotated[MaybeTime, Field(description="Noted once a minute at most.")]
+    isActive: Annotated[bool, Field(description="It was not revoked and has not expired.")]
+
+
+class MadeOperatorKeyBody(OperatorKeyBody):
+    """A key that was just made."""
+
+    key: Annotated[str, Field(description="The key itself. It is not stored: nobody can show it again.")]
+
+
+class OperatorKeyPage(TypedDict):
+    """Some keys of operators, the newest first."""
+
+    keys: list[OperatorKeyBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
+class AuditEntryBody(TypedDict):
+    """A change that somebody made."""
+
+    id: Id
+    at: Time
+    actorKind: Annotated[
+        str, Field(description="key (a company's), operator (an operator's key) or command (at the command line).")
+    ]
+    actorName: Annotated[str, Field(description="The name of the key, or the user at the command line.")]
+    keyId: MaybeId
+    action: Annotated[str, Field(description="The operation by its name in this document.")]
+    companyId: MaybeId
+    target: Annotated[str, Field(description="The id of what was changed.")]
+    details: Annotated[JsonObject, Field(description="What it was changed to.")]
+    address: Annotated[str | None, Field(description="Where the request came from.")]
+    requestId: str | None
+
+
+class AuditPage(TypedDict):
+    """Some changes, the newest first."""
+
+    entries: list[AuditEntryBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
 class TaskTypeBody(TypedDict):
     """A type of task that can be created, and what its tasks are like unless they say otherwise."""
 
@@ -411,6 +501,46 @@ def company(told: Company) -> CompanyBody:
         quotas=QuotasBody(hour=told.quotas.hour, day=told.quotas.day, month=told.quotas.month),
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),
+    )
+
+
+def key(told: ApiKey) -> KeyBody | OperatorKeyBody:
+    """A company's key or an operator's."""
+    shown = {
+        "id": told.id,
+        "name": told.name,
+        "prefix": told.prefix,
+        "lastFour": told.last_four,
+        "replaces": told.replaces,
+        "createdAt": moment(told.created_at),
+        "expiresAt": maybe_moment(told.expires_at),
+        "revokedAt": maybe_moment(told.revoked_at),
+        "lastUsedAt": maybe_moment(told.last_used_at),
+        "isActive": told.is_active,
+    }
+    if told.role is not None:
+        return cast(OperatorKeyBody, shown | {"role": told.role})
+    return cast(KeyBody, shown | {"companyId": told.company_id, "scopes": told.scopes})
+
+
+def made_key(told: Made) -> MadeKeyBody | MadeOperatorKeyBody:
+    """The same of a key that was just made, with its text."""
+    return cast("MadeKeyBody | MadeOperatorKeyBody", {**key(told.key), "key": told.text})
+
+
+def audit_entry(told: Entry) -> AuditEntryBody:
+    return AuditEntryBody(
+        id=told.id,
+        at=moment(told.at),
+        actorKind=told.actor_kind,
+        actorName=told.actor_name,
+        keyId=told.key_id,
+        action=told.action,
+        companyId=told.company_id,
+        target=told.target,
+        details=orjson.Fragment(told.details),
+        address=told.address,
+        requestId=told.request_id,
     )
 
 

@@ -16,15 +16,18 @@ from starlette.types import Lifespan
 
 from taketurns import telemetry
 from taketurns.api import (
+    audit,
     bodies,
     companies,
     documentation,
     headers,
     jobs,
+    keys,
     leaving,
     lists,
     openapi,
     operations,
+    own,
     problems,
     schedules,
     tasks,
@@ -32,11 +35,13 @@ from taketurns.api import (
 from taketurns.api.cursors import Cursors
 from taketurns.api.exchange import Exchange
 from taketurns.api.figures import QueueFigures
+from taketurns.api.guard import Guard
 from taketurns.api.parts import Jobs, Parts, ProcessPass
 from taketurns.api.paths import company_not_found
 from taketurns.api.problems import FieldError, Problem
 from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
+from taketurns.companies.keyring import KeyRing
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import QuotaBusy, QuotaExceeded, Unavailable, Unconfirmed, UnknownCompany
 from taketurns.engine.job import JobBroker
@@ -54,13 +59,15 @@ def create_api(
     process_pass: ProcessPass | None = None,
     version: str,
     cursor_secret: bytes,
+    guard: Guard | None = None,
     lifespan: Lifespan[FastAPI] | None = None,
 ) -> FastAPI:
     """The API over a database and brokers that the lifespan opens and closes. Without `job_broker` there are no jobs.
 
     `process_pass(limit=…)` runs one pass of processing; without it there is no POST /workers/process. Processes that
-    share a `cursor_secret` read each other's cursors.
+    share a `cursor_secret` read each other's cursors. Without a `guard` everybody may do everything.
     """
+    guard = guard or Guard(keyring=KeyRing(database), asks_for_keys=False)
     waiting = Waiting(broker)
     interactive = None if job_broker is None else Jobs(job_broker, Waiting(job_broker))
     all_waiting = [waiting] if interactive is None else [waiting, interactive.waiting]
@@ -76,6 +83,7 @@ def create_api(
                 yield
             for some in all_waiting:
                 await some.close()
+            await guard.keyring.close()
 
     app = FastAPI(
         lifespan=living,
@@ -86,6 +94,8 @@ def create_api(
     )
     for router in _routers(process_pass):
         app.router.routes += router.routes
+    for router in (tasks.router, jobs.router):
+        app.router.routes += own.routes(router)
     app.router.routes += documentation.router(openapi.document(app.routes, version)).routes
     app.state.parts = Parts(
         database=database,
@@ -93,6 +103,7 @@ def create_api(
         jobs=interactive,
         task_types=TaskTypes(database, registry),
         figures=QueueFigures(database),
+        guard=guard,
         waiting=waiting,
         cursors=Cursors(cursor_secret),
         process_pass=process_pass,
@@ -107,7 +118,15 @@ def create_api(
 
 def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
     """The most used routes first: they are tried in this order."""
-    routers = [tasks.router, jobs.router, companies.router, schedules.router, operations.router]
+    routers = [
+        tasks.router,
+        jobs.router,
+        companies.router,
+        schedules.router,
+        operations.router,
+        keys.router,
+        audit.router,
+    ]
     return routers if process_pass is None else [*routers, operations.processing]
 
 

@@ -9,15 +9,17 @@ from fastapi import Query as QueryParameters
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taketurns.api import answers, bodies, headers, lists, paths, problems
+from taketurns.api import answers, bodies, guard, headers, lists, paths, problems
+from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import ChangeCompany, CreateCompany, Query
 from taketurns.companies import directory, quotas
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
+from taketurns.engine.key import Role, Scope
 
-router = APIRouter(generate_unique_id_function=operation_id, tags=["companies"])
+router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["companies"])
 
 
 @router.post(
@@ -28,6 +30,7 @@ router = APIRouter(generate_unique_id_function=operation_id, tags=["companies"])
     responses=documented(*problems.IN_BODY, problems.SLUG_TAKEN),
     openapi_extra=body_of(CreateCompany),
 )
+@needs(operator=Role.OPERATOR)
 async def create_company(request: Request) -> Response:
     """Take in a company."""
     lists.refuse_query(request)
@@ -41,6 +44,7 @@ async def create_company(request: Request) -> Response:
             paused=body.paused,
             max_in_flight=body.max_in_flight,
             quotas=body.quotas.told(),
+            by=guard.actor_of(request),
         )
     except SlugTaken as error:
         errors = [FieldError(pointer="/slug", code="slug_taken", detail="another company has it")]
@@ -56,6 +60,7 @@ async def create_company(request: Request) -> Response:
     ),
     dependencies=lists.ONE_OF_EACH,
 )
+@needs(operator=Role.VIEWER)
 async def list_companies(request: Request, query: Annotated[Query, QueryParameters()]) -> Response:
     """Every company, the newest first."""
     given = parts(request)
@@ -75,6 +80,7 @@ async def list_companies(request: Request, query: Annotated[Query, QueryParamete
     response_model=answers.CompanyBody,
     responses=documented(problems.COMPANY_NOT_FOUND, problems.UNKNOWN_PARAMETER),
 )
+@needs(key="any", operator=Role.VIEWER)
 async def get_company(request: Request) -> Response:
     """A company as it stands."""
     lists.refuse_query(request)
@@ -90,6 +96,7 @@ async def get_company(request: Request) -> Response:
     responses=documented(*problems.IN_BODY, problems.COMPANY_NOT_FOUND),
     openapi_extra=body_of(ChangeCompany),
 )
+@needs(operator=Role.OPERATOR)
 async def change_company(request: Request) -> Response:
     """Change a company. Weights, limits and pauses act at the next claim, on what waits already."""
     lists.refuse_query(request)
@@ -99,7 +106,7 @@ async def change_company(request: Request) -> Response:
     if body.quotas is not None:
         changes["quotas"] = body.quotas.told()
     given = parts(request)
-    company = await directory.change(given.database, reference, changes)
+    company = await directory.change(given.database, reference, changes, by=guard.actor_of(request))
     if company is None:
         raise paths.company_not_found()
     if given.jobs is not None:
@@ -112,6 +119,7 @@ async def change_company(request: Request) -> Response:
     response_model=answers.UsageBody,
     responses=documented(problems.COMPANY_NOT_FOUND, problems.UNKNOWN_PARAMETER),
 )
+@needs(key=Scope.USAGE_READ, operator=Role.VIEWER)
 async def get_usage(request: Request) -> Response:
     """What the company has used of its quotas: in this hour, day and month, and in some before."""
     lists.refuse_query(request)
@@ -128,17 +136,20 @@ async def get_usage(request: Request) -> Response:
     response_description="The company is gone, and its tasks with it.",
     responses=documented(problems.COMPANY_NOT_FOUND, problems.COMPANY_HAS_OPEN_TASKS, problems.UNKNOWN_PARAMETER),
 )
+@needs(operator=Role.ADMIN)
 async def delete_company(request: Request) -> Response:
     """Delete a company with its finished tasks. Refused while it has others."""
     lists.refuse_query(request)
     given, reference = parts(request), paths.company(request)
-    company = None if given.jobs is None else await directory.find(given.database, reference)
+    company = await directory.find(given.database, reference)
     try:
-        deleted = await directory.delete(given.database, reference)
+        deleted = await directory.delete(given.database, reference, by=guard.actor_of(request))
     except CompanyHasOpenTasks as error:
         raise Problem(problems.COMPANY_HAS_OPEN_TASKS, str(error)) from None
     if not deleted:
         raise paths.company_not_found()
-    if given.jobs is not None and company is not None:
-        await given.jobs.follow_deletion(company)
+    if company is not None:
+        given.guard.keyring.forget_company(company.id)
+        if given.jobs is not None:
+            await given.jobs.follow_deletion(company)
     return Response(status_code=204)

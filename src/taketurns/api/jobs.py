@@ -13,7 +13,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from taketurns.api import answers, bodies, headers, lists, paths, problems, streams, submissions
+from taketurns.api import answers, audit, bodies, headers, lists, paths, problems, streams, submissions
+from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Jobs, Parts, parts
 from taketurns.api.problems import Problem, documented
@@ -22,10 +23,12 @@ from taketurns.companies import directory, quotas
 from taketurns.companies.directory import UNLIMITED, Company
 from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, Unavailable, Unconfirmed
 from taketurns.engine.job import Charge, Job
+from taketurns.engine.key import Role, Scope
 from taketurns.engine.task import Enqueued, NewTask, Status
+from taketurns.storage.audit import Action
 from taketurns.storage.ids import new_id
 
-router = APIRouter(generate_unique_id_function=operation_id, tags=["jobs"])
+router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["jobs"])
 
 _ANYWHERE: Final = (problems.JOBS_NOT_CONFIGURED, problems.JOBS_UNAVAILABLE, problems.UNKNOWN_PARAMETER)
 _OF_ONE: Final = (problems.JOB_NOT_FOUND, *_ANYWHERE)
@@ -56,6 +59,7 @@ _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The job s
         CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER, headers.PREFER_PARAMETER
     ),
 )
+@needs(key=Scope.JOBS_WRITE, operator=Role.OPERATOR)
 async def create_job(request: Request) -> Response:
     """Create a job: a task that somebody watches. With an Idempotency-Key, once however often that is repeated."""
     lists.refuse_query(request)
@@ -72,7 +76,7 @@ async def create_job(request: Request) -> Response:
         job, status, told = await _replayed(jobs, made), 200, {headers.REPLAYED: "true"}
     else:
         job, status = _created(new, made, request), 201
-        told = _location(company, job.id) | headers.rate_limit(made.allowances)
+        told = _location(request, company, job.id) | headers.rate_limit(made.allowances)
     with suppress(Unavailable, Problem):  # the job is there, whatever became of the wait for it
         job = await _waited(request, jobs, job, told)
     return _send(job, status, told)
@@ -84,6 +88,7 @@ async def create_job(request: Request) -> Response:
     responses=documented(*_OF_ONE) | _SEEN,
     openapi_extra={"parameters": [headers.PREFER_PARAMETER, headers.IF_NONE_MATCH_PARAMETER]},
 )
+@needs(key=Scope.JOBS_READ, operator=Role.VIEWER)
 async def get_job(request: Request) -> Response:
     """A job as it stands, or as it stands once it has ended or changed."""
     lists.refuse_query(request)
@@ -109,6 +114,7 @@ async def get_job(request: Request) -> Response:
     },
     openapi_extra={"parameters": [headers.LAST_EVENT_ID_PARAMETER]},
 )
+@needs(key=Scope.JOBS_READ, operator=Role.VIEWER)
 async def watch_job(request: Request) -> Response:
     """What happens to a job, as it happens."""
     lists.refuse_query(request)
@@ -128,6 +134,7 @@ async def watch_job(request: Request) -> Response:
     response_model=answers.JobBody,
     responses=documented(*_OF_ONE, problems.INVALID_STATE, problems.JOB_UNCONFIRMED),
 )
+@needs(key=Scope.JOBS_WRITE, operator=Role.OPERATOR)
 async def cancel_job(request: Request) -> Response:
     """End a job that has not ended. Cancelling it again changes nothing."""
     lists.refuse_query(request)
@@ -138,7 +145,9 @@ async def cancel_job(request: Request) -> Response:
             raise Problem(
                 problems.INVALID_STATE, f"the job has {status} already: only a job that has not can be cancelled"
             )
-        return _send(await _job(jobs, owner, job_id))
+        job = await _job(jobs, owner, job_id)
+    await audit.note(request, Action.CANCEL_JOB, target=job_id, company_id=owner)
+    return _send(job)
 
 
 @router.post(
@@ -148,6 +157,7 @@ async def cancel_job(request: Request) -> Response:
         *_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY, problems.JOB_UNCONFIRMED
     ),
 )
+@needs(key=Scope.JOBS_WRITE, operator=Role.OPERATOR)
 async def retry_job(request: Request) -> Response:
     """Run a job again, or now if it waits for its time, with a fresh count of retries."""
     lists.refuse_query(request)
@@ -155,6 +165,7 @@ async def retry_job(request: Request) -> Response:
     for _ in range(LOOKS):
         job = await _run_again(given, jobs, owner, job_id)
         if job is not None:
+            await audit.note(request, Action.RETRY_JOB, target=job_id, company_id=owner)
             return _send(job)
     raise Problem(problems.INVALID_STATE, "the job ends again whenever it is looked at: look at it, and try again")
 
@@ -212,7 +223,7 @@ async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, reques
     try:
         reservation = await _reserved(given, company, _id_of(new))
     except QuotaExceeded:
-        earlier = await _earlier(jobs, company, new)
+        earlier = await _earlier(jobs, company, new, request)
         if earlier is None:
             raise
         return earlier
@@ -228,7 +239,7 @@ async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, reques
         (job_id,) = error.task_ids
         if job_id != new.task_id:  # the key's, which another request has made
             await _refund(given, charges)
-        raise _unconfirmed(error, company, new) from None
+        raise _unconfirmed(error, company, new, request) from None
     if made.replayed:
         await _refund(given, charges)
         return made
@@ -247,7 +258,7 @@ async def _reserved_again(given: Parts, job: Job) -> quotas.Reservation:
     return await quotas.reserve(given.database, str(job.company_id), [job.id], instead_of=job.reserved_at)
 
 
-async def _earlier(jobs: Jobs, company: Company, new: NewTask) -> Enqueued | None:
+async def _earlier(jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued | None:
     """What the idempotency key of a job has made already, which costs nothing."""
     if new.idempotency_key is None:
         return None
@@ -261,7 +272,7 @@ async def _earlier(jobs: Jobs, company: Company, new: NewTask) -> Enqueued | Non
         with _reached():
             await jobs.broker.job(company.id, known.job_id, confirmed=True)
     except Unconfirmed as error:
-        raise _unconfirmed(error, company, new) from None
+        raise _unconfirmed(error, company, new, request) from None
     return Enqueued(0, True, company.id, known.job_id, None, None, None)
 
 
@@ -270,19 +281,19 @@ def _key_reused() -> Problem:
     return Problem(problems.IDEMPOTENCY_KEY_REUSED, detail)
 
 
-def _unconfirmed(error: Unconfirmed, company: Company, new: NewTask) -> Problem:
+def _unconfirmed(error: Unconfirmed, company: Company, new: NewTask, request: Request) -> Problem:
     """Who gave no key must not send the request again."""
     (job_id,) = error.task_ids
     return Problem(
         problems.JOB_UNCONFIRMED,
         f"job {job_id} was created, but a crash of the server may undo it: {error.why}",
-        headers=_location(company, job_id),
+        headers=_location(request, company, job_id),
         retryable=new.idempotency_key is not None,
     )
 
 
-def _location(company: Company, job_id: UUID) -> dict[str, str]:
-    return {"location": f"/companies/{company.id}/jobs/{job_id}"}
+def _location(request: Request, company: Company, job_id: UUID) -> dict[str, str]:
+    return {"location": paths.of_company(request, company.id, f"/jobs/{job_id}")}
 
 
 async def _handed_over(jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
 from taketurns.api import headers, paths, problems, requests
+from taketurns.api.guard import GuardedRoute, Need
 from taketurns.engine import limits
 
 _REF: Final = "#/components/schemas/{model}"
@@ -22,6 +24,29 @@ Background tasks for software that serves many companies: no company can starve 
 Tasks are done **at least once**: a handler may see a task again, with the same task id. A company is named by its id or
 its slug. Times are RFC 3339, in UTC. Errors are problem details (RFC 9457), explained [here](/docs/problems).
 """
+_COMPANY_KEY: Final = "companyKey"
+_OPERATOR_KEY: Final = "operatorKey"
+_METRICS_TOKEN: Final = "metricsToken"  # noqa: S105  the name of a scheme
+_SECURITY: Final = {
+    _COMPANY_KEY: {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "tt_<environment>_<id>_<secret>",
+        "description": "A company's API key. It may do within its company what its scopes say.",
+    },
+    _OPERATOR_KEY: {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "tt_<environment>_<id>_<secret>",
+        "description": "An operator's API key. In every company a viewer sees, an operator acts as well, and an admin"
+        " decides on keys and on the deletion of companies as well.",
+    },
+    _METRICS_TOKEN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token in TAKETURNS_METRICS_TOKEN, for those who collect metrics.",
+    },
+}
 _REQUEST_ID: Final = headers.parameter(
     headers.REQUEST_ID,
     "An id of your own for this request, in every answer, log line and task that it makes. One is made when it is"
@@ -44,12 +69,15 @@ def operation_id(route: APIRoute) -> str:
 
 def document(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]:
     """The document of these routes."""
-    made = get_openapi(
+    shared = get_openapi(
         title="Taketurns", version=version, description=_DESCRIPTION, openapi_version="3.1.0", routes=routes
     )
+    made = copy.deepcopy(shared)  # parts of it are those of several routes
     schemas: dict[str, Any] = made["components"]["schemas"]
     schemas |= _schemas()
     made["components"]["schemas"] = dict(sorted(schemas.items()))
+    made["components"]["securitySchemes"] = _SECURITY
+    needed = {route.operation_id or route.unique_id: route.need for route in routes if isinstance(route, GuardedRoute)}
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     for path, operations in made["paths"].items():
@@ -57,11 +85,37 @@ def document(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]:
             answers = operation["responses"]
             if "application/json" in answers.get("422", {}).get("content", {}):
                 del answers["422"]  # FastAPI's own, which this API never answers with
+            _tell_needs(operation, needed[operation["operationId"]], path)
             operation["parameters"] = [*paths.parameters(path), *operation.get("parameters", []), _REQUEST_ID]
             for answer in answers.values():
                 answer.setdefault("headers", {})[headers.REQUEST_ID] = {"schema": {"type": "string"}}
     _tidy(made)
     return made
+
+
+def _tell_needs(operation: dict[str, Any], need: Need, path: str) -> None:
+    """Who may call an operation, and what those are told who may not."""
+    if need.operator is None:
+        operation["security"] = []
+        return
+    is_within_a_company = "{companyId}" in path
+    security: list[dict[str, list[str]]] = []
+    refusals = [problems.KEY_NEEDED, problems.INVALID_KEY, problems.ROLE_NEEDED, problems.NOT_ON_LOOPBACK]
+    if need.key is None:
+        refusals.append(problems.OPERATOR_NEEDED)
+    else:
+        security.append({_COMPANY_KEY: [] if need.key == "any" else [need.key.value]})
+        if need.key != "any":
+            refusals.append(problems.SCOPE_NEEDED)
+        if is_within_a_company:
+            refusals.append(problems.COMPANY_NOT_FOUND)
+        elif need.key != "any":
+            refusals.append(problems.COMPANY_NEEDED)
+    security.append({_OPERATOR_KEY: [need.operator.value]})
+    if need.by_token:
+        security.append({_METRICS_TOKEN: []})
+    operation["security"] = security
+    problems.also_documented(operation["responses"], *refusals)
 
 
 def _schemas() -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from taketurns.api import answers, bodies, lists, problems
+from taketurns.api import answers, audit, bodies, lists, problems
+from taketurns.api.guard import GuardedRoute, needs, open_to_all
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import Problem, documented
@@ -23,10 +24,12 @@ from taketurns.api.requests import ProcessTasks, WorkerQuery
 from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.job import JobBroker
+from taketurns.engine.key import Role
 from taketurns.history import heartbeats
+from taketurns.storage.audit import Action
 
-router = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
-processing = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
+router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["operations"])
+processing = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["operations"])
 
 JOBS_SECONDS: Final = 1.0  # who asks for readiness does not wait long
 LIMITS: Final = {
@@ -37,6 +40,7 @@ LIMITS: Final = {
 
 
 @router.get("/health", response_model=answers.HealthBody, responses=documented(problems.UNKNOWN_PARAMETER))
+@open_to_all
 async def get_health(request: Request) -> Response:
     """Whether this process answers. It asks nobody else: restart what does not answer here."""
     lists.refuse_query(request)
@@ -46,6 +50,7 @@ async def get_health(request: Request) -> Response:
 @router.get(
     "/ready", response_model=answers.ReadyBody, responses=documented(problems.NOT_READY, problems.UNKNOWN_PARAMETER)
 )
+@open_to_all
 async def get_ready(request: Request) -> Response:
     """Whether this process can serve: its database answers, and has the schema that this version needs.
 
@@ -95,12 +100,14 @@ async def _migration(given: Parts) -> str | None:
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=documented(problems.UNKNOWN_PARAMETER))
+@needs(operator=Role.VIEWER, by_token=True)
 async def get_metrics(request: Request) -> Response:
     """This process's metrics and the queue's figures, in Prometheus' text format."""
     return Response(await parts(request).figures.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/limits", response_model=dict[str, float], responses=documented(problems.UNKNOWN_PARAMETER))
+@open_to_all
 async def get_limits(request: Request) -> Response:
     """The limits that requests meet."""
     lists.refuse_query(request)
@@ -108,6 +115,7 @@ async def get_limits(request: Request) -> Response:
 
 
 @router.get("/task-types", response_model=answers.TaskTypesBody, responses=documented(problems.UNKNOWN_PARAMETER))
+@needs(key="any", operator=Role.VIEWER)
 async def list_task_types(request: Request) -> Response:
     """The types of task that can be created, with the JSON Schemas of their payloads."""
     lists.refuse_query(request)
@@ -133,6 +141,7 @@ async def list_task_types(request: Request) -> Response:
     ),
     dependencies=lists.ONE_OF_EACH,
 )
+@needs(operator=Role.VIEWER)
 async def list_workers(request: Request, query: Annotated[WorkerQuery, QueryParameters()]) -> Response:
     """Workers and passes as they were last heard of, those that began last first. A name is shown once."""
     given = parts(request)
@@ -153,6 +162,7 @@ async def list_workers(request: Request, query: Annotated[WorkerQuery, QueryPara
     responses=documented(*problems.IN_BODY),
     openapi_extra=body_of(ProcessTasks, required=False),
 )
+@needs(operator=Role.OPERATOR)
 async def process_tasks(request: Request) -> Response:
     """One pass of processing, now, in this process: claims a batch by the rule of turns and runs it to its end."""
     lists.refuse_query(request)
@@ -160,4 +170,6 @@ async def process_tasks(request: Request) -> Response:
     process_pass = parts(request).process_pass
     if process_pass is None:
         raise TypeError("this route is there only with a pass to run")
-    return answers.send(answers.report(await process_pass(limit=body.limit)))
+    report = answers.report(await process_pass(limit=body.limit))
+    await audit.note(request, Action.PROCESS_TASKS, target="workers", details=report)
+    return answers.send(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 
@@ -20,6 +20,9 @@ from taketurns.engine.errors import Unavailable
 from taketurns.engine.job import JobBroker
 from taketurns.engine.task import PassReport
 from taketurns.storage.database import Database
+
+if TYPE_CHECKING:
+    from taketurns.api.guard import Guard
 
 ProcessPass = Callable[..., Awaitable[PassReport]]
 
@@ -63,6 +66,7 @@ class Parts:
     jobs: Jobs | None
     task_types: TaskTypes
     figures: QueueFigures
+    guard: Guard
     waiting: Waiting
     cursors: Cursors
     process_pass: ProcessPass | None

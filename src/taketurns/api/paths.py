@@ -13,6 +13,7 @@ from taketurns.api import problems
 from taketurns.api.parts import parts
 from taketurns.api.problems import Problem
 from taketurns.companies import directory
+from taketurns.companies.access import CompanyKey
 from taketurns.engine import limits
 
 COMPANIES: Final = "/companies"
@@ -23,6 +24,10 @@ SCHEDULES: Final = COMPANY + "/schedules"
 SCHEDULE: Final = SCHEDULES + "/{scheduleId}"
 JOBS: Final = COMPANY + "/jobs"
 JOB: Final = JOBS + "/{jobId}"
+KEYS: Final = COMPANY + "/keys"
+KEY: Final = KEYS + "/{keyId}"
+OPERATOR_KEYS: Final = "/operators/keys"
+OPERATOR_KEY: Final = OPERATOR_KEYS + "/{keyId}"
 
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "companyId": {
@@ -35,6 +40,7 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "The id of a schedule.",
         "schema": {"type": "string", "format": "uuid", "minLength": 36},
     },
+    "keyId": {"description": "The id of a key.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
     "jobId": {"description": "The id of a job.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
 }
 
@@ -42,8 +48,17 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def company(request: Request) -> UUID | str:
-    """The id or slug of the company in the path. Raises Problem when it cannot be one."""
-    reference = directory.reference(request.path_params["companyId"])
+    """The id or slug of the company that a request is about. Raises Problem when it names none that could be.
+
+    With a company's key it is that company, which the guard has held the path to.
+    """
+    principal = request.scope.get("principal")
+    if isinstance(principal, CompanyKey):
+        return principal.company_id
+    named = request.path_params.get("companyId")
+    if named is None:
+        raise Problem(problems.COMPANY_NEEDED, "without a company's key the path must name a company")
+    reference = directory.reference(named)
     if reference is None:
         raise company_not_found()
     return reference
@@ -61,6 +76,11 @@ async def company_id(request: Request, *, missing: Callable[[], Problem] | None 
     if found is None:
         raise company_not_found() if missing is None else missing()
     return found.id
+
+
+def of_company(request: Request, company_id: UUID, path: str) -> str:
+    """A path within a company, in the form that the request's own path has: with or without the company."""
+    return path if "companyId" not in request.path_params else f"{COMPANIES}/{company_id}{path}"
 
 
 def task_id(request: Request) -> UUID:
@@ -87,6 +107,14 @@ def job_id(request: Request) -> UUID:
     return UUID(text)
 
 
+def key_id(request: Request) -> UUID:
+    """The id of the key in the path. Raises Problem when it cannot be one."""
+    text = request.path_params["keyId"]
+    if not _ID.fullmatch(text):
+        raise key_not_found()
+    return UUID(text)
+
+
 def company_not_found() -> Problem:
     return Problem(problems.COMPANY_NOT_FOUND, "no company has this id or slug")
 
@@ -97,6 +125,10 @@ def task_not_found() -> Problem:
 
 def schedule_not_found() -> Problem:
     return Problem(problems.SCHEDULE_NOT_FOUND, "the company has no schedule of this id")
+
+
+def key_not_found() -> Problem:
+    return Problem(problems.KEY_NOT_FOUND, "there is no key of this id here")
 
 
 def job_not_found() -> Problem:

@@ -68,6 +68,45 @@ OFFSET_TOO_LARGE = Kind(
     "The offset is too large",
     "Page with cursor instead: follow nextCursor or the Link header.",
 )
+COMPANY_NEEDED = Kind(
+    "company_needed",
+    400,
+    "The path names no company, and no company's key came with it",
+    "Name the company: /companies/{companyId}/…. Without it, paths are of the company of the caller's key.",
+)
+KEY_NEEDED = Kind(
+    "key_needed",
+    401,
+    "A key is needed",
+    "Send an API key in one header, Authorization: Bearer tt_…. Operators make them.",
+)
+INVALID_KEY = Kind(
+    "invalid_key",
+    401,
+    "The key is not one that works",
+    "Check that it was copied whole, and that it was not revoked and has not expired; the detail says what is known.",
+)
+SCOPE_NEEDED = Kind(
+    "scope_needed",
+    403,
+    "The key lacks a scope",
+    "The detail names the scope. Use a key that has it, or ask an operator for one.",
+)
+ROLE_NEEDED = Kind(
+    "role_needed",
+    403,
+    "The operator's key has a lesser role",
+    "The detail names the role. Use a key that has it or a greater one.",
+)
+OPERATOR_NEEDED = Kind(
+    "operator_needed", 403, "Only operators may do this", "Use an operator's key: companies' keys are not taken here."
+)
+NOT_ON_LOOPBACK = Kind(
+    "not_on_loopback",
+    403,
+    "The service is for its own machine",
+    "It asks for no keys, so it answers on loopback only. Set TAKETURNS_AUTHENTICATION=on and use a key.",
+)
 ROUTE_NOT_FOUND = Kind("not_found", 404, "There is nothing at this path", "Look the path up in the documentation.")
 COMPANY_NOT_FOUND = Kind(
     "company_not_found", 404, "There is no such company", "Check its id or slug, or create the company first."
@@ -80,6 +119,9 @@ TASK_NOT_FOUND = Kind(
 )
 SCHEDULE_NOT_FOUND = Kind(
     "schedule_not_found", 404, "The company has no such schedule", "Check the schedule's id and the company's."
+)
+KEY_NOT_FOUND = Kind(
+    "key_not_found", 404, "There is no such key", "Check the key's id, and whether it is a company's or an operator's."
 )
 JOB_NOT_FOUND = Kind(
     "job_not_found",
@@ -114,6 +156,9 @@ SCHEDULE_NAME_TAKEN = Kind(
     409,
     "The company has another schedule of this name",
     "Choose another name, or change the schedule that there is.",
+)
+KEY_NOT_ACTIVE = Kind(
+    "key_not_active", 409, "The key works no more", "It was revoked or has expired. Make a new key instead."
 )
 COMPANY_HAS_OPEN_TASKS = Kind(
     "company_has_open_tasks",
@@ -300,6 +345,14 @@ _WRONG_TYPES: Final = {
 def _field_error(path: Iterable[str | int], code: str, detail: str) -> FieldError:
     code, detail = _WRONG_TYPES.get(code, (code, detail))
     return FieldError(pointer=pointer(path), code=code, detail=detail)
+
+
+def also_documented(answers: dict[str, Any], *kinds: Kind) -> None:
+    """Add what else a route may answer with to its responses in the OpenAPI document."""
+    for status, more in documented(*kinds).items():
+        known = answers.setdefault(str(status), more)
+        told = [text for text in more["description"].split("\n\n") if text not in known["description"]]
+        known["description"] = "\n\n".join([known["description"], *told])
 
 
 def documented(*kinds: Kind) -> dict[int | str, dict[str, Any]]:

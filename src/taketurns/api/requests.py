@@ -18,10 +18,12 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from taketurns.api.moments import Moment
-from taketurns.companies import directory
+from taketurns.companies import directory, keys
 from taketurns.engine import limits, quota, registry, schedule
 from taketurns.engine.errors import InvalidOption
+from taketurns.engine.key import GRANTS
 from taketurns.engine.task import Status
+from taketurns.storage.audit import Action
 
 Value = TypeVar("Value")
 
@@ -70,6 +72,22 @@ Slug = Annotated[
     str,
     StringConstraints(min_length=1, max_length=limits.SLUG_LENGTH, pattern=f"^{directory.SLUG.pattern}$"),
     AfterValidator(_slug),
+]
+KeyName = CompanyName
+Grant = Literal[
+    "tasks:read",
+    "tasks:write",
+    "jobs:read",
+    "jobs:write",
+    "jobs:*",
+    "schedules:read",
+    "schedules:write",
+    "schedules:*",
+    "usage:read",
+]
+RoleName = Literal["viewer", "operator", "admin"]
+CompanyId = Annotated[
+    str, StringConstraints(pattern=r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$")
 ]
 Weight = Annotated[int, Field(ge=1, le=limits.WEIGHT_MAX)]
 MaxInFlight = Annotated[int, Field(ge=1, le=limits.IN_FLIGHT_MAX)]
@@ -261,6 +279,40 @@ class ChangeSchedule(Body):
     )
 
 
+class CreateKey(Body):
+    """A key of a company."""
+
+    name: KeyName = Field(description="What it is for, or who has it.")
+    scopes: Annotated[list[Grant], Field(min_length=1, max_length=len(GRANTS))] = Field(
+        description="What it may do within its company."
+    )
+    expires_at: Omittable[Moment] = Field(
+        None, alias="expiresAt", description="When it works no more; never unless set."
+    )
+
+
+class CreateOperatorKey(Body):
+    """A key of an operator, for every company."""
+
+    name: KeyName = Field(description="What it is for, or who has it.")
+    role: RoleName = Field(
+        description="A viewer sees, an operator acts as well, an admin decides on keys and deletes companies as well."
+    )
+    expires_at: Omittable[Moment] = Field(
+        None, alias="expiresAt", description="When it works no more; never unless set."
+    )
+
+
+class RotateKey(Body):
+    """How a key gives way to the next."""
+
+    overlap_seconds: Annotated[float, Field(ge=0, le=limits.OVERLAP_SECONDS_MAX)] = Field(
+        keys.OVERLAP_DEFAULT.total_seconds(),
+        alias="overlapSeconds",
+        description="For how long the old key works beside the new one. An expiry that comes earlier stays.",
+    )
+
+
 class ProcessTasks(Body):
     """How much a pass of processing is to do."""
 
@@ -322,4 +374,23 @@ class EventQuery(BaseModel):
     after: int = Field(0, ge=0, le=2**31 - 1, description="Only events with a higher number.")
 
 
-BODIES: Final = (CreateTask, CreateBatch, CreateCompany, ChangeCompany, CreateSchedule, ChangeSchedule, ProcessTasks)
+class AuditQuery(Query):
+    """Which entries of the audit."""
+
+    company_id: Omittable[CompanyId] = Field(None, alias="companyId", description="Of the company of this id.")
+    action: list[Action] = Field(default_factory=list, max_length=20, description="One or several actions.")
+    since: Omittable[Moment] = Field(None, description="Not older than this.")
+
+
+BODIES: Final = (
+    CreateTask,
+    CreateBatch,
+    CreateCompany,
+    ChangeCompany,
+    CreateKey,
+    CreateOperatorKey,
+    RotateKey,
+    CreateSchedule,
+    ChangeSchedule,
+    ProcessTasks,
+)

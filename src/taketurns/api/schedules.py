@@ -10,19 +10,21 @@ from fastapi import Query as QueryParameters
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taketurns.api import answers, bodies, lists, paths, payloads, problems
+from taketurns.api import answers, bodies, guard, lists, paths, payloads, problems
+from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import ChangeSchedule, CreateSchedule, Query
 from taketurns.engine import schedule
 from taketurns.engine.errors import InvalidOption
+from taketurns.engine.key import Role, Scope
 from taketurns.engine.schedule import Missed
 from taketurns.schedules import timetable
 from taketurns.schedules.errors import NameTaken
 from taketurns.schedules.timetable import NewSchedule, Schedule
 
-router = APIRouter(generate_unique_id_function=operation_id, tags=["schedules"])
+router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["schedules"])
 
 _IN_SCHEDULE: Final = (
     *problems.IN_BODY,
@@ -41,6 +43,7 @@ _FIELDS: Final = {"expression": "/expression", "time_zone": "/timeZone"}
     responses=documented(*_IN_SCHEDULE, problems.COMPANY_NOT_FOUND),
     openapi_extra=body_of(CreateSchedule),
 )
+@needs(key=Scope.SCHEDULES_WRITE, operator=Role.OPERATOR)
 async def create_schedule(request: Request) -> Response:
     """Have a task made at each tick of a cron expression, from the next one on."""
     lists.refuse_query(request)
@@ -61,7 +64,7 @@ async def create_schedule(request: Request) -> Response:
         paused=body.paused,
     )
     try:
-        made = await timetable.create(given.database, company, new)
+        made = await timetable.create(given.database, company, new, by=guard.actor_of(request))
     except (NameTaken, InvalidOption) as error:
         raise _refused(error) from None
     location = {"location": f"/companies/{made.company_id}/schedules/{made.id}"}
@@ -80,6 +83,7 @@ async def create_schedule(request: Request) -> Response:
     ),
     dependencies=lists.ONE_OF_EACH,
 )
+@needs(key=Scope.SCHEDULES_READ, operator=Role.VIEWER)
 async def list_schedules(request: Request, query: Annotated[Query, QueryParameters()]) -> Response:
     """A company's schedules, the newest first."""
     given = parts(request)
@@ -102,6 +106,7 @@ async def list_schedules(request: Request, query: Annotated[Query, QueryParamete
     response_model=answers.ScheduleBody,
     responses=documented(problems.SCHEDULE_NOT_FOUND, problems.UNKNOWN_PARAMETER),
 )
+@needs(key=Scope.SCHEDULES_READ, operator=Role.VIEWER)
 async def get_schedule(request: Request) -> Response:
     """A schedule as it stands, with its next five ticks."""
     lists.refuse_query(request)
@@ -114,6 +119,7 @@ async def get_schedule(request: Request) -> Response:
     responses=documented(*_IN_SCHEDULE, problems.SCHEDULE_NOT_FOUND),
     openapi_extra=body_of(ChangeSchedule),
 )
+@needs(key=Scope.SCHEDULES_WRITE, operator=Role.OPERATOR)
 async def change_schedule(request: Request) -> Response:
     """Change, pause or resume a schedule. While it was paused nothing was missed: it goes on at its next tick."""
     lists.refuse_query(request)
@@ -124,7 +130,7 @@ async def change_schedule(request: Request) -> Response:
     if body.payload is not None:
         _, changes["payload"] = await payloads.checked(given, (await _schedule(request)).type, body.payload)
     try:
-        changed = await timetable.change(given.database, company, schedule_id, changes)
+        changed = await timetable.change(given.database, company, schedule_id, changes, by=guard.actor_of(request))
     except (NameTaken, InvalidOption) as error:
         raise _refused(error) from None
     if changed is None:
@@ -138,10 +144,12 @@ async def change_schedule(request: Request) -> Response:
     response_description="The schedule is gone. The tasks that it has made stay.",
     responses=documented(problems.SCHEDULE_NOT_FOUND, problems.UNKNOWN_PARAMETER),
 )
+@needs(key=Scope.SCHEDULES_WRITE, operator=Role.OPERATOR)
 async def delete_schedule(request: Request) -> Response:
     """Delete a schedule. One that code declares comes back when the code is applied again: pause it instead."""
     lists.refuse_query(request)
-    if not await timetable.delete(parts(request).database, paths.company(request), paths.schedule_id(request)):
+    database, company, schedule_id = parts(request).database, paths.company(request), paths.schedule_id(request)
+    if not await timetable.delete(database, company, schedule_id, by=guard.actor_of(request)):
         raise paths.schedule_not_found()
     return Response(status_code=204)
 

@@ -12,18 +12,21 @@ from fastapi import Query as QueryParameters
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taketurns.api import answers, bodies, headers, lists, paths, problems, submissions
+from taketurns.api import answers, audit, bodies, headers, lists, paths, problems, submissions
+from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
 from taketurns.engine import limits
 from taketurns.engine.errors import IdempotencyConflict, Unavailable
+from taketurns.engine.key import Role, Scope
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.history import events, tasks
 from taketurns.history.tasks import TaskRecord
+from taketurns.storage.audit import Action
 
-router = APIRouter(generate_unique_id_function=operation_id, tags=["tasks"])
+router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["tasks"])
 
 _IN_TASK: Final = (
     *problems.IN_BODY,
@@ -50,6 +53,7 @@ _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The task 
         CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER, headers.PREFER_PARAMETER
     ),
 )
+@needs(key=Scope.TASKS_WRITE, operator=Role.OPERATOR)
 async def create_task(request: Request) -> Response:
     """Create a task. With an Idempotency-Key, once however often the request is repeated."""
     lists.refuse_query(request)
@@ -68,7 +72,7 @@ async def create_task(request: Request) -> Response:
         status, told = 200, {headers.REPLAYED: "true"}
     else:
         record = _created(new, made, request)
-        status, told = 201, {"location": f"/companies/{made.company_id}/tasks/{made.task_id}"}
+        status, told = 201, {"location": paths.of_company(request, made.company_id, f"/tasks/{made.task_id}")}
         told |= headers.rate_limit(made.allowances)
     with suppress(Unavailable, Problem):  # the task is there, whatever became of the wait for it
         record = await _waited(request, record, told)
@@ -84,6 +88,7 @@ async def create_task(request: Request) -> Response:
     | {200: {"model": answers.BatchBody, "description": "Earlier requests had created every one of the tasks."}},
     openapi_extra=body_of(CreateBatch, headers.TRACEPARENT_PARAMETER),
 )
+@needs(key=Scope.TASKS_WRITE, operator=Role.OPERATOR)
 async def create_batch(request: Request) -> Response:
     """Create up to 1,000 tasks, all or none."""
     lists.refuse_query(request)
@@ -122,6 +127,7 @@ async def create_batch(request: Request) -> Response:
     ),
     dependencies=lists.ONE_OF_EACH,
 )
+@needs(key=Scope.TASKS_READ, operator=Role.VIEWER)
 async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParameters()]) -> Response:
     """A company's tasks, the newest first."""
     given = parts(request)
@@ -161,6 +167,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
     responses=documented(*_OF_ONE) | _SEEN,
     openapi_extra={"parameters": [headers.PREFER_PARAMETER, headers.IF_NONE_MATCH_PARAMETER]},
 )
+@needs(key=Scope.TASKS_READ, operator=Role.VIEWER)
 async def get_task(request: Request) -> Response:
     """A task as it stands, or as it stands once it has ended or changed."""
     lists.refuse_query(request)
@@ -178,6 +185,7 @@ async def get_task(request: Request) -> Response:
     responses=documented(*_OF_ONE, problems.INVALID_REQUEST),
     dependencies=lists.ONE_OF_EACH,
 )
+@needs(key=Scope.TASKS_READ, operator=Role.VIEWER)
 async def list_task_events(request: Request, query: Annotated[EventQuery, QueryParameters()]) -> Response:
     """What has happened to a task, in order. The newest event has the task's status."""
     found = await events.of_task(
@@ -198,6 +206,7 @@ async def list_task_events(request: Request, query: Annotated[EventQuery, QueryP
     response_model=answers.TaskBody,
     responses=documented(*_OF_ONE, problems.INVALID_STATE),
 )
+@needs(key=Scope.TASKS_WRITE, operator=Role.OPERATOR)
 async def cancel_task(request: Request) -> Response:
     """End a task that has not ended. Cancelling it again changes nothing."""
     lists.refuse_query(request)
@@ -207,7 +216,9 @@ async def cancel_task(request: Request) -> Response:
         raise Problem(
             problems.INVALID_STATE, f"the task has {status} already: only a task that has not can be cancelled"
         )
-    return _send(await _task(given, company, task))
+    record = await _task(given, company, task)
+    await audit.note(request, Action.CANCEL_TASK, target=task, company_id=record.company_id)
+    return _send(record)
 
 
 @router.post(
@@ -215,6 +226,7 @@ async def cancel_task(request: Request) -> Response:
     response_model=answers.TaskBody,
     responses=documented(*_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY),
 )
+@needs(key=Scope.TASKS_WRITE, operator=Role.OPERATOR)
 async def retry_task(request: Request) -> Response:
     """Run a task again, or now if it waits for its time, with a fresh count of retries. Charged once more if it had
     ended."""
@@ -222,7 +234,9 @@ async def retry_task(request: Request) -> Response:
     given, company, task = parts(request), paths.company(request), paths.task_id(request)
     if await given.broker.retry(str(company), task) is Status.PROCESSING:
         raise Problem(problems.INVALID_STATE, "the task is processing: it can be run again when this attempt has ended")
-    return _send(await _task(given, company, task))
+    record = await _task(given, company, task)
+    await audit.note(request, Action.RETRY_TASK, target=task, company_id=record.company_id)
+    return _send(record)
 
 
 async def _waited(

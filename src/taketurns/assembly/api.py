@@ -15,6 +15,7 @@ from taketurns.api.application import create_api
 from taketurns.assembly.application import PASS_TASKS, Taketurns, load_application
 from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.assembly.jobs import make_job_broker, warn
+from taketurns.assembly.keys import make_guard
 from taketurns.companies.quotas import Tally
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
@@ -76,6 +77,7 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
         process_pass=process_pass,
         version=metadata.version("taketurns"),
         cursor_secret=_cursor_secret(settings),
+        guard=make_guard(settings, broker.database),
         lifespan=lifespan,
     )
 

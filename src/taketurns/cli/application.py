@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ app = typer.Typer(
 )
 db = typer.Typer(name="db", help="The schema of the database.", no_args_is_help=True)
 app.add_typer(db)
+keys = typer.Typer(name="keys", help="Keys to the API, of companies and of operators.", no_args_is_help=True)
+app.add_typer(keys)
 heartbeat = typer.Typer(name="heartbeat", help="When workers and passes were last heard of.", no_args_is_help=True)
 app.add_typer(heartbeat)
 
@@ -26,6 +29,9 @@ App = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:VARIABLE", help="Where the handlers are; TAKETURNS_APP otherwise."),
 ]
+Company = Annotated[str | None, typer.Option(help="Id or slug of the company whose keys they are.")]
+NamedKey = Annotated[str, typer.Argument(metavar="KEY", help="Its id, or how it begins: tt_live_… up to the secret.")]
+KEY_NAME = r"(?=.*\S)[^\x00-\x1F\x7F]{1,200}"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -159,6 +165,84 @@ def url() -> None:
     typer.echo(make_url(settings_with().database_url).render_as_string(hide_password=True))
 
 
+@keys.command("create")
+def create_key(
+    *,
+    name: Annotated[str, typer.Option(help="What it is for, or who has it.")],
+    company: Company = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What a company's key may do, tasks:read for instance; once for each.")
+    ] = None,
+    role: Annotated[str | None, typer.Option(help="Of an operator's key: viewer, operator or admin.")] = None,
+    expires_in: Annotated[str | None, typer.Option(help="How long it works: 12h, 90d; for ever unless set.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key of a company (--company, --scope) or of an operator (--role), and print it: it is not shown again."""
+    from taketurns.cli import keys as commands  # noqa: PLC0415
+    from taketurns.engine.key import GRANTS, Role  # noqa: PLC0415
+
+    if not re.fullmatch(KEY_NAME, name):
+        raise typer.BadParameter("must be 1 to 200 characters, not all blank", param_hint="--name")
+    if (company is None) == (role is None):
+        raise typer.BadParameter("is needed, or --role: one of the two", param_hint="--company")
+    if role is not None and role not in list(Role):
+        raise typer.BadParameter(f"must be one of {', '.join(Role)}", param_hint="--role")
+    if (company is None) != (scope is None) or not set(scope or ()) <= set(GRANTS):
+        raise typer.BadParameter(f"go with --company, one or several of {', '.join(GRANTS)}", param_hint="--scope")
+    raise typer.Exit(
+        commands.create(
+            settings_with(),
+            name=name,
+            company=company,
+            scopes=scope or (),
+            role=role,
+            lifetime_seconds=None if expires_in is None else _seconds(expires_in, "--expires-in", most="36500d"),
+            as_json=as_json,
+        )
+    )
+
+
+@keys.command("list")
+def list_keys(company: Company = None, as_json: AsJson = False) -> None:
+    """List the keys of a company, or of operators without --company, those that work no more among them."""
+    from taketurns.cli import keys as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.show(settings_with(), company=company, as_json=as_json))
+
+
+@keys.command("rotate")
+def rotate_key(
+    key: NamedKey,
+    overlap: Annotated[str, typer.Option(help="How long the old key works beside the new one: 0s, 24h.")] = "24h",
+    as_json: AsJson = False,
+) -> None:
+    """Make the key that takes another one's place, and print it: it is not shown again."""
+    from taketurns.cli import keys as commands  # noqa: PLC0415
+
+    seconds = _seconds(overlap, "--overlap", most="30d")
+    raise typer.Exit(commands.rotate(settings_with(), key, overlap_seconds=seconds, as_json=as_json))
+
+
+@keys.command("revoke")
+def revoke_key(key: NamedKey, as_json: AsJson = False) -> None:
+    """End a key; within five seconds no API takes it any more."""
+    from taketurns.cli import keys as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.revoke(settings_with(), key, as_json=as_json))
+
+
+def _seconds(told: str, option: str, *, most: str) -> float:
+    from taketurns.engine import durations  # noqa: PLC0415
+
+    try:
+        seconds = durations.seconds(told)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    if seconds > durations.seconds(most):
+        raise typer.BadParameter(f"may be {most} at most", param_hint=option)
+    return seconds
+
+
 @heartbeat.command("check")
 def check_heartbeats(
     max_age: Annotated[str, typer.Option(help="The oldest that a last beat may be: 90s, 10m, 1h, 1d.")] = "10m",
@@ -167,10 +251,6 @@ def check_heartbeats(
 ) -> None:
     """Say who is late and by how much; exits 1 when anybody is, or when there is no heartbeat at all."""
     from taketurns.cli import heartbeats  # noqa: PLC0415
-    from taketurns.engine import durations  # noqa: PLC0415
 
-    try:
-        max_age_seconds = durations.seconds(max_age)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--max-age") from None
+    max_age_seconds = _seconds(max_age, "--max-age", most="36500d")
     raise typer.Exit(heartbeats.check(settings_with(), max_age_seconds=max_age_seconds, name=name, as_json=as_json))

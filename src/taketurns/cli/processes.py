@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from taketurns import assembly, telemetry
-from taketurns.cli.configuration import application_is_loaded
+from taketurns.cli.configuration import WRONG, application_is_loaded
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
 from taketurns.worker import process
@@ -27,14 +27,18 @@ def serve_api(settings: Settings) -> None:
     """Serve the API until told to stop; requests under way are answered."""
     import uvicorn  # noqa: PLC0415  a worker does without
 
+    refuse_to_be_open(settings)
     telemetry.configure(form=settings.log_format, level=settings.log_level)
     with application_is_loaded():
         api = assembly.load_api(settings)
     log = telemetry.logger("api")
-    if _is_loopback(settings.host):
-        log.info(telemetry.Event.API_ON_LOOPBACK, host=settings.host, port=settings.port)
-    else:
-        log.warning(telemetry.Event.API_OPEN, host=settings.host, port=settings.port)
+    match settings.authentication:
+        case "on":
+            log.info(telemetry.Event.API_LISTENS, host=settings.host, port=settings.port)
+        case "off":
+            log.info(telemetry.Event.API_ON_LOOPBACK, host=settings.host, port=settings.port)
+        case _:
+            log.warning(telemetry.Event.API_OPEN, host=settings.host, port=settings.port)
     _leave_well_on_signals()
     uvicorn.run(
         api,
@@ -45,6 +49,25 @@ def serve_api(settings: Settings) -> None:
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
+
+
+def refuse_to_be_open(settings: Settings) -> None:
+    """Leave with the reason when everybody who reaches the address could do everything, and nobody said so."""
+    if settings.authentication == "off" and not is_loopback(settings.host):
+        typer.echo(
+            f"TAKETURNS_AUTHENTICATION: off is for loopback, and {settings.host} is not: switch it on, or say"
+            " off-on-any-address if something in front of the API keeps strangers out",
+            err=True,
+        )
+        raise typer.Exit(WRONG)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def run_worker(settings: Settings) -> None:
@@ -113,10 +136,3 @@ def _leave_well_on_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -24,10 +24,13 @@ import httpx2
 import typer
 
 from taketurns import assembly
-from taketurns.cli import examination
+from taketurns.cli import examination, processes
 from taketurns.cli.children import Children, Program, ProgramFailed
 from taketurns.cli.configuration import application_is_loaded
+from taketurns.companies import directory
+from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
+from taketurns.storage.database import Database
 from taketurns.storage.embedded import BinariesNotFound, EmbeddedServerError, PostgresServer, ValkeyServer
 from taketurns.storage.embedded.postgres import PUBLIC
 
@@ -35,9 +38,13 @@ DATABASE = "taketurns"
 REDIS = "TAKETURNS_REDIS_URL"
 DEMO_TYPE = "send_email"
 DEMO_COMPANIES = {"acme": "Acme", "globex": "Globex", "initech": "Initech"}
+KEY = "TAKETURNS_KEY"
 INTERRUPTED = 128 + signal.SIGINT
 _LOOK_SECONDS = 0.1
 _KEEPER_SECONDS = 1.0
+_ASKS_FOR_NONE = "It asks for no keys, for it listens on loopback only: TAKETURNS_AUTHENTICATION=on changes that.\n"
+_ASKS_NOBODY = "It asks for no keys, and whoever reaches it may do everything.\n"
+_ASKS_FOR_KEYS = "It asks for keys: taketurns keys create makes them.\n"
 
 
 class CannotListen(RuntimeError):
@@ -57,6 +64,9 @@ def run(
     settings: Settings, *, home: Path | None = None, programs: Path | None = None, valkey: Path | None = None
 ) -> int:
     """Run until told to stop: once drains, twice ends at once. The exit code."""
+    if "authentication" not in settings.model_fields_set and processes.is_loopback(settings.host):
+        settings = settings.model_copy(update={"authentication": "off"})
+    processes.refuse_to_be_open(settings)
     with application_is_loaded():
         types = assembly.load_application(settings.app).registry.names
     try:
@@ -138,6 +148,7 @@ async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence
             "PYTHONUNBUFFERED": "1",  # what handlers print is seen when they print it, in a pipe too
             **os.environ,
             **{server.variable: server.url for server in servers},
+            "TAKETURNS_AUTHENTICATION": settings.authentication,
             "TAKETURNS_HOST": settings.host,
             "TAKETURNS_PORT": str(port),
             "TAKETURNS_METRICS_PORT": str(_port(settings, "metrics_port", settings.metrics_host)),
@@ -158,7 +169,7 @@ async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence
             inherited=[server.users_lock for server in own],
         )
         _stop_on_signals(children)
-        welcome = asyncio.create_task(_welcome(_address(settings.host, port), servers, types))
+        welcome = asyncio.create_task(_welcome(settings, _address(settings.host, port), servers, types))
         watch = asyncio.create_task(_start_again(own))
         watch.add_done_callback(lambda _: None if children.stopping else children.stop())
         try:
@@ -245,16 +256,20 @@ def _address(host: str, port: int) -> str:
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
-async def _welcome(address: str, servers: Sequence[_Server], types: Sequence[str]) -> None:
+async def _welcome(settings: Settings, address: str, servers: Sequence[_Server], types: Sequence[str]) -> None:
     """Wait for the API, see that the demo companies exist, and say what to do with them."""
     async with httpx2.AsyncClient(base_url=address) as client:
         await _answered(client)
-        try:
-            companies = {slug: await _company(client, slug, name) for slug, name in DEMO_COMPANIES.items()}
-        except httpx2.HTTPError as error:
-            say(f"no demo companies: {error}")
-        else:
-            say("\n".join(_greeting(address, companies, servers, types)))
+    database = Database(servers[0].url, schema=settings.schema_name, pool_size=1)
+    await database.open()
+    try:
+        companies = {slug: await _company(database, slug, name) for slug, name in DEMO_COMPANIES.items()}
+    except Unavailable as error:
+        say(f"no demo companies: {error}")
+    else:
+        say("\n".join(_greeting(settings, address, companies, servers, types)))
+    finally:
+        await database.close()
 
 
 async def _answered(client: httpx2.AsyncClient) -> None:
@@ -265,23 +280,22 @@ async def _answered(client: httpx2.AsyncClient) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _company(client: httpx2.AsyncClient, slug: str, name: str) -> str:
-    answer = await client.get(f"/companies/{slug}")
-    if answer.status_code == httpx2.codes.NOT_FOUND:
-        answer = await client.post("/companies", json={"name": name, "slug": slug})
-    answer.raise_for_status()
-    return str(answer.json()["id"])
+async def _company(database: Database, slug: str, name: str) -> str:
+    found = await directory.find(database, slug)
+    return str((found or await directory.create(database, name=name, slug=slug)).id)
 
 
 def _greeting(
-    address: str, companies: dict[str, str], servers: Sequence[_Server], types: Sequence[str]
+    settings: Settings, address: str, companies: dict[str, str], servers: Sequence[_Server], types: Sequence[str]
 ) -> Iterator[str]:
-    yield f"\nTaketurns answers at {address}, its documentation at {address}/docs\n"
+    asks_for_keys = settings.authentication == "on"
+    yield f"\nTaketurns answers at {address}, its documentation at {address}/docs"
+    yield {"on": _ASKS_FOR_KEYS, "off": _ASKS_FOR_NONE}.get(settings.authentication, _ASKS_NOBODY)
     yield "Three companies are there:"
     for slug, company_id in companies.items():
         yield f"  {slug:8} {company_id}"
     if DEMO_TYPE in types:
-        yield from _lines_to_paste(address, companies)
+        yield from _lines_to_paste(address, companies, asks_for_keys=asks_for_keys)
     else:
         yield f"\nThe tasks that your handlers take ({', '.join(types) or 'none yet'}):\ncurl -s '{address}/task-types'"
     if own := [server for server in servers if server.own is not None]:
@@ -290,14 +304,18 @@ def _greeting(
     yield "\nCtrl-C finishes what runs and stops; the data stays.\n"
 
 
-def _lines_to_paste(address: str, companies: dict[str, str]) -> Iterator[str]:
+def _lines_to_paste(address: str, companies: dict[str, str], *, asks_for_keys: bool) -> Iterator[str]:
     acme, globex = companies["acme"], companies["globex"]
+    if asks_for_keys:
+        yield "\nAn operator's key for the lines below, to be made where the database is known (see the end):"
+        yield f"{KEY}=$(taketurns keys create --role operator --name trying)"
+    header = f' -H "Authorization: Bearer ${KEY}"' if asks_for_keys else ""
     hello = _create(address, acme, "acme", key=f"hello-{secrets.token_hex(3)}")
-    yield f"\nA task:\ncurl -s {hello}"
-    yield f"\nThe same once more: it answers the same task, with Idempotent-Replayed: true\ncurl -si {hello}"
+    yield f"\nA task:\ncurl -s{header} {hello}"
+    yield f"\nThe same once more: it answers the same task, with Idempotent-Replayed: true\ncurl -si{header} {hello}"
     yield "\nTen of another company, which acme does not wait for:"
-    yield f"for i in $(seq 10); do curl -s -o /dev/null {_create(address, globex, 'globex')}; done"
-    yield f"\nHow they are:\ncurl -s '{address}/companies/{acme}/tasks'"
+    yield f"for i in $(seq 10); do curl -s -o /dev/null{header} {_create(address, globex, 'globex')}; done"
+    yield f"\nHow they are:\ncurl -s{header} '{address}/companies/{acme}/tasks'"
 
 
 def _create(address: str, company_id: str, slug: str, *, key: str | None = None) -> str:

@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from taketurns.api import problems
+from taketurns.api.guard import GuardedRoute, open_to_all
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -34,7 +35,7 @@ _FILES: Final = {
 
 def router(document: dict[str, Any]) -> APIRouter:
     """`/docs`, the files it loads, the page of problems, and the OpenAPI document itself."""
-    pages = APIRouter()
+    pages = APIRouter(route_class=GuardedRoute)
     _add(pages, "/openapi.json", orjson.dumps(document), "application/json")
     _add(pages, "/docs", _read("swagger/index.html"), "text/html")
     _add(pages, problems.PAGE, _problems_page().encode(), "text/html")
@@ -46,6 +47,7 @@ def router(document: dict[str, Any]) -> APIRouter:
 def _add(
     pages: APIRouter, path: str, content: bytes, media_type: str, headers: Mapping[str, str] = MappingProxyType({})
 ) -> None:
+    @open_to_all
     async def show() -> Response:
         return Response(content, headers={**_HEADERS, **headers}, media_type=media_type)
 

@@ -1,0 +1,195 @@
+"""Who may call what. Every route says so beside its path, with `needs` or `open_to_all`; one that does not cannot be
+made.
+
+A request is refused in this order, whatever it names: no key or none that works (401), a key that may not do this
+(403), a company that is not the key's (404, without a look whether there is one).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope as AsgiScope
+
+from taketurns.api import paths, problems
+from taketurns.api.problems import Problem
+from taketurns.companies import directory
+from taketurns.companies.access import CompanyKey, OperatorKey, Principal
+from taketurns.companies.errors import InvalidKey
+from taketurns.companies.keyring import KeyRing
+from taketurns.engine.key import Role, Scope
+from taketurns.storage.audit import Actor, ActorKind
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+REALM: Final = 'Bearer realm="taketurns"'
+_BEARER: Final = re.compile(rb"bearer +([^ ]+) *", re.IGNORECASE)
+_NEED: Final = "taketurns_need"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a caller must have: a company's key this scope, an operator's this role or more.
+
+    Without `key` companies' keys are not taken; with "any" their scopes do not matter. Without `operator` nobody needs
+    anything. `by_token` also lets in who has the token of the metrics.
+    """
+
+    key: Scope | Literal["any"] | None = None
+    operator: Role | None = None
+    by_token: bool = False
+
+
+def needs(
+    *, operator: Role, key: Scope | Literal["any"] | None = None, by_token: bool = False
+) -> Callable[[Endpoint], Endpoint]:
+    """Say what a route needs; to be written under its path."""
+
+    def mark(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _NEED, Need(key, operator, by_token))
+        return endpoint
+
+    return mark
+
+
+def open_to_all(endpoint: Endpoint) -> Endpoint:
+    """Say that a route needs nothing."""
+    setattr(endpoint, _NEED, Need())
+    return endpoint
+
+
+def need_of(endpoint: Callable[..., Any]) -> Need:
+    need = getattr(endpoint, _NEED, None)
+    if not isinstance(need, Need):
+        raise TypeError(f"{endpoint.__qualname__} does not say who may call it: guard.needs(…) or guard.open_to_all")
+    return need
+
+
+class GuardedRoute(APIRoute):
+    """A route that is reached by those only who have what it needs."""
+
+    @property
+    def need(self) -> Need:
+        return need_of(self.endpoint)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, need = super().get_route_handler(), self.need
+
+        async def guarded(request: Request) -> Response:
+            guard: Guard = request.app.state.parts.guard
+            await guard.admit(request, need)
+            return await handle(request)
+
+        return guarded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """How an API holds its callers to their keys.
+
+    Without `asks_for_keys` everybody may do everything; `on_loopback_only` then refuses whoever comes by another
+    address of this machine. A `metrics_token` is asked for all the same.
+    """
+
+    keyring: KeyRing
+    asks_for_keys: bool = True
+    on_loopback_only: bool = False
+    metrics_token: bytes | None = None
+
+    async def admit(self, request: Request, need: Need) -> None:
+        """Let a request pass, with its principal from then on. Raises Problem, and Unavailable."""
+        if need.operator is None or (need.by_token and self._has_metrics_token(request.scope)):
+            return
+        if not self.asks_for_keys and not (need.by_token and self.metrics_token is not None):
+            if self.on_loopback_only and not _came_by_loopback(request.scope):
+                raise Problem(
+                    problems.NOT_ON_LOOPBACK, "this service asks for no keys, and serves its own machine only"
+                )
+            return
+        principal = await self._principal(request.scope)
+        request.scope["principal"] = principal
+        if isinstance(principal, OperatorKey):
+            if not principal.role.includes(need.operator):
+                raise _refused(problems.ROLE_NEEDED, f"the role {need.operator} is needed", need)
+        elif need.key is None:
+            raise _refused(problems.OPERATOR_NEEDED, "this is for operators: a company's key is not taken here", need)
+        else:
+            if need.key != "any" and need.key not in principal.scopes:
+                raise _refused(problems.SCOPE_NEEDED, f"the key lacks the scope {need.key}", need)
+            _hold_to_its_company(request, principal)
+
+    async def _principal(self, scope: AsgiScope) -> Principal:
+        text = _bearer(scope)
+        if text is None:
+            raise Problem(
+                problems.KEY_NEEDED,
+                "a key is needed: send one header, Authorization: Bearer tt_…",
+                headers={"www-authenticate": REALM},
+            )
+        try:
+            return await self.keyring.principal(text)
+        except InvalidKey as error:
+            challenge = f'{REALM}, error="invalid_token", error_description="{error}"'
+            raise Problem(problems.INVALID_KEY, str(error), headers={"www-authenticate": challenge}) from None
+
+    def _has_metrics_token(self, scope: AsgiScope) -> bool:
+        text = _bearer(scope)
+        return self.metrics_token is not None and text is not None and hmac.compare_digest(text, self.metrics_token)
+
+
+def principal_of(request: Request) -> Principal | None:
+    """Who makes a request; None where nobody is asked."""
+    found: Principal | None = request.scope.get("principal")
+    return found
+
+
+def actor_of(request: Request) -> Actor | None:
+    """Who the audit names for what a request changes."""
+    principal = principal_of(request)
+    if principal is None:
+        return None
+    client = request.scope.get("client")
+    return Actor(
+        kind=ActorKind.KEY if isinstance(principal, CompanyKey) else ActorKind.OPERATOR,
+        name=principal.name,
+        key_id=principal.id,
+        address=None if client is None else str(client[0]),
+        request_id=request.scope["request_id"],
+    )
+
+
+def _hold_to_its_company(request: Request, principal: CompanyKey) -> None:
+    named = request.path_params.get("companyId")
+    if named is not None and directory.reference(named) not in {principal.company_id, principal.company_slug}:
+        raise paths.company_not_found()
+
+
+def _bearer(scope: AsgiScope) -> bytes | None:
+    """The credentials of the one Authorization header, if it is of this scheme."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    found = _BEARER.fullmatch(values[0].strip(b" \t")) if len(values) == 1 else None
+    return None if found is None else found[1]
+
+
+def _refused(kind: problems.Kind, detail: str, need: Need) -> Problem:
+    challenge = f'{REALM}, error="insufficient_scope"'
+    if kind is problems.SCOPE_NEEDED:
+        challenge += f', scope="{need.key}"'
+    return Problem(kind, detail, headers={"www-authenticate": challenge})
+
+
+def _came_by_loopback(scope: AsgiScope) -> bool:
+    """Whether the address that the request came to is this machine's own; a socket file is."""
+    host = (scope.get("server") or ("", None))[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
