@@ -19,7 +19,7 @@ SECONDS_MAX = 86_400.0
 class Settings(BaseSettings):
     """Durations are in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="TAKETURNS_", extra="ignore", env_file=None)
+    model_config = SettingsConfigDict(env_prefix="TAKETURNS_", extra="ignore", env_file=None, hide_input_in_errors=True)
 
     database_url: str = Field(
         "postgresql://taketurns:taketurns@localhost:5432/taketurns",
@@ -51,11 +51,12 @@ class Settings(BaseSettings):
     key_environment: str = Field(
         "live", pattern=f"^{key.ENVIRONMENT.pattern}$", description="The word after `tt_` in keys that are made here."
     )
-    key_peppers: Annotated[list[Annotated[SecretStr, Field(min_length=key.PEPPER_LENGTH_MIN)]], NoDecode] = Field(
+    key_peppers: Annotated[list[SecretStr], NoDecode] = Field(
         [],
         description="Secrets, separated by commas, that are mixed into what is stored of keys: the first makes them,"
         " every one checks them. To rotate, put a new one first, and take the old one away when each key was used once"
-        " since. Without the pepper that it was stored with, a key works no more.",
+        " since. Without the pepper that it was stored with, a key works no more. An empty one, after the first, is for"
+        " keys that were made without.",
     )
     metrics_token: SecretStr | None = Field(
         None,
@@ -107,7 +108,21 @@ class Settings(BaseSettings):
     smtp_sender: str = "taketurns@localhost"
     http_allow_private: bool = Field(False, description="Lets http_request reach private addresses.")
 
-    @field_validator("queues", "key_peppers", mode="before")
+    @field_validator("key_peppers", mode="before")
+    @classmethod
+    def _split_peppers(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) and value.strip() else value or []
+
+    @field_validator("key_peppers")
+    @classmethod
+    def _are_long(cls, peppers: list[SecretStr]) -> list[SecretStr]:
+        if any(len(pepper) < key.PEPPER_LENGTH_MIN for pepper in peppers if len(pepper) or pepper is peppers[0]):
+            raise PydanticCustomError(
+                "key_peppers", "must each have {least} characters or more", {"least": key.PEPPER_LENGTH_MIN}
+            )
+        return peppers
+
+    @field_validator("queues", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
+from taketurns.assembly.keys import make_stamp
 from taketurns.companies import directory, keyring, keys
 from taketurns.companies.access import CompanyKey, OperatorKey
 from taketurns.companies.directory import Company
@@ -18,6 +20,7 @@ from taketurns.companies.keys import Made, Stamp
 from taketurns.engine import key
 from taketurns.engine.errors import InvalidOption, Unavailable, UnknownCompany
 from taketurns.engine.key import Role, Scope
+from taketurns.settings import Settings
 from taketurns.storage.audit import Action, Actor, ActorKind
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
@@ -306,6 +309,18 @@ async def test_a_new_pepper_takes_over_from_the_old_one_as_keys_are_used(
     new_alone = KeyRing(database, stamp=Stamp("test", (b"a new pepper of ours",)))
     assert await is_known(new_alone, made)
     assert not await is_known(ring, made)
+    for one in (both, new_alone):
+        await one.close()
+
+
+async def test_a_first_pepper_takes_over_from_none(database: Database, acme: Company) -> None:
+    made = await keys.create_for_company(database, "acme", stamp=Stamp(), name="old", scopes=["tasks:read"])
+    settings = Settings(key_peppers=[SecretStr("a pepper at last, a long one"), SecretStr("")])
+    both = KeyRing(database, stamp=make_stamp(settings))
+    assert await is_known(both, made)
+    await eventually_used(database, both, made)
+    new_alone = KeyRing(database, stamp=Stamp(peppers=(b"a pepper at last, a long one",)))
+    assert await is_known(new_alone, made)
     for one in (both, new_alone):
         await one.close()
 

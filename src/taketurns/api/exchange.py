@@ -64,7 +64,8 @@ class _OneExchange:
         self._began_at = time.perf_counter()
 
     def about(self) -> dict[str, object]:
-        return {"request_id": self.request_id}
+        principal = self.scope.get("principal")
+        return {"request_id": self.request_id} | ({} if principal is None else {"key_id": str(principal.id)})
 
     @property
     def route(self) -> str:
