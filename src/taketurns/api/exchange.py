@@ -64,8 +64,9 @@ class _OneExchange:
         self._began_at = time.perf_counter()
 
     def about(self) -> dict[str, object]:
+        told: dict[str, object] = {"request_id": self.request_id}
         principal = self.scope.get("principal")
-        return {"request_id": self.request_id} | ({} if principal is None else {"key_id": str(principal.id)})
+        return told if principal is None else told | {"key_id": str(principal.id)}
 
     @property
     def route(self) -> str:
