@@ -24,8 +24,12 @@ async def test_a_company_is_created_found_and_listed(client: AsyncClient) -> Non
         "name": "Acme",
         "weight": 2,
         "paused": False,
+        "pausedUntil": None,
         "maxInFlight": None,
+        "maxQueued": None,
+        "rate": None,
         "quotas": {"hour": None, "day": None, "month": None},
+        "limitsSetBy": None,
         "createdAt": "",
         "updatedAt": "",
     }

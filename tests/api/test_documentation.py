@@ -73,18 +73,24 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "getSchedule",
             "getTask",
             "getUsage",
+            "liftPause",
+            "liftPauseOfCompany",
             "listAuditEntries",
             "listCompanies",
             "listKeys",
             "listOperatorKeys",
             "listOwnTaskEvents",
             "listOwnTasks",
+            "listPauses",
+            "listPausesOfCompany",
             "listSchedules",
             "listTaskEvents",
             "listTaskTypes",
             "listTasks",
             "listWorkers",
             "processTasks",
+            "putPause",
+            "putPauseOfCompany",
             "retryJob",
             "retryOwnJob",
             "retryOwnTask",
@@ -106,6 +112,7 @@ async def test_every_refusal_is_documented_as_a_problem(client: AsyncClient) -> 
             refusals = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
             assert {"500", "503"} <= set(refusals), (method, path)
             is_about_something = "Id}" in path or path.split("/")[1] in {"tasks", "jobs"}
+            is_about_something |= (method, path) == ("delete", "/pauses")
             assert ("404" in refusals) == is_about_something, (method, path)
             assert ({"401", "403"} <= set(refusals)) == bool(operation["security"]), (method, path)
             for answer in refusals.values():

@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from taketurns.engine.broker import Broker
+from taketurns.engine.rate import Rate
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report, Status
 
 
@@ -31,6 +32,10 @@ class Cell(Protocol):
     ) -> UUID: ...
 
     def set_weight(self, slug: str, weight: int) -> None: ...
+
+    def set_max_in_flight(self, slug: str, most: int | None) -> None: ...
+
+    def set_rate(self, slug: str, rate: Rate | None) -> None: ...
 
     def set_paused(self, slug: str, paused: bool) -> None:
         """Pause a company or let it go on, as `companies` does."""

@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
-from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report, Status
+from taketurns.engine.rate import Rate
+from taketurns.engine.task import Claimed, ClaimedTask, NewTask, Outcome, Report, Status
 from tests.brokers.cell import (
     Cell,
     claimed_ids,
@@ -38,6 +39,7 @@ from tests.waiting import PATIENCE
 WORKER = UUID(int=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
+SECOND, HALF, MICROSECOND = timedelta(seconds=1), timedelta(seconds=0.5), timedelta(microseconds=1)
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -49,6 +51,10 @@ async def claim(
     cell: Cell, batch: int = 1, *, queues: tuple[str, ...] = ("default",), worker: UUID = WORKER
 ) -> list[ClaimedTask]:
     return await cell.broker.claim(worker, queues=queues, batch=batch)
+
+
+async def claim_at(cell: Cell, at: datetime, batch: int = 1) -> Claimed:
+    return await cell.broker.claim(WORKER, queues=["default"], batch=batch, at=at)
 
 
 async def claim_one(cell: Cell, *, worker: UUID = WORKER) -> ClaimedTask:
@@ -512,6 +518,104 @@ class TakingTurns:
             case outcome:
                 await cell.broker.settle([Report(task, Outcome(outcome), delay_seconds=60.0)])
         assert len(await claim(cell, 5)) == 1
+
+    async def test_a_rate_lets_so_many_start_and_tells_when_the_next_may(self, cell: Cell) -> None:
+        cell.add_company("rated")
+        cell.set_rate("rated", Rate(2, 1, 3))
+        await submit(cell, "rated", 10)
+        first = await claim_at(cell, NOON, 10)
+        assert (len(first), first.again_at) == (3, NOON + HALF)
+        again = await claim_at(cell, NOON, 10)
+        assert (len(again), again.again_at) == (0, NOON + HALF)
+        assert len(await claim_at(cell, NOON + HALF - MICROSECOND, 10)) == 0
+        assert len(await claim_at(cell, NOON + HALF, 10)) == 1
+        assert len(await claim_at(cell, NOON + DAY, 10)) == 3
+
+    async def test_a_company_out_of_its_rate_is_passed_over_and_keeps_its_place(self, cell: Cell) -> None:
+        for slug in ("rated", "other"):
+            cell.add_company(slug)
+            await submit(cell, slug, 10)
+        cell.set_rate("rated", Rate(1, 1, 1))
+        assert turns_of(cell, await claim_at(cell, NOON, 5)) == ["rated", "other", "other", "other", "other"]
+        assert turns_of(cell, await claim_at(cell, NOON, 2)) == ["other"] * 2
+        assert turns_of(cell, await claim_at(cell, NOON + SECOND, 2)) == ["rated", "other"]
+
+    async def test_a_rate_holds_across_queues_and_claimers(self, cell: Cell) -> None:
+        cell.add_company("rated")
+        cell.set_rate("rated", Rate(1, 1, 5))
+        for queue in ("one", "two"):
+            await submit(cell, "rated", 40, queue=queue)
+        queues = [("one",), ("two",), ("one", "two"), ("two", "one")]
+        claims = [cell.broker.claim(uuid4(), queues=queues[n % 4], batch=2, at=NOON) for n in range(20)]
+        assert sum(map(len, await asyncio.gather(*claims))) == 5
+        assert cell.contradictions() == []
+
+    async def test_a_retry_and_a_rescue_start_again_and_use_the_rate(self, cell: Cell) -> None:
+        cell.add_company("rated")
+        cell.set_rate("rated", Rate(1, 60, 3))
+        cell.add_lease(WORKER)
+        await submit(cell, "rated")
+        (task,) = await claim_at(cell, NOON)
+        await cell.broker.settle([Report(task, Outcome.RETRY, delay_seconds=0.0)], at=NOON)
+        await cell.broker.promote(at=NOON)
+        assert len(await claim_at(cell, NOON)) == 1
+        await cell.broker.rescue(WORKER, watched_beat=0, max_rescues=3, at=NOON)
+        assert len(await claim_at(cell, NOON)) == 1
+        await submit(cell, "rated")
+        assert len(await claim_at(cell, NOON)) == 0
+
+    async def test_a_changed_rate_acts_at_the_next_claim(self, cell: Cell) -> None:
+        cell.add_company("rated")
+        await submit(cell, "rated", 10)
+        cell.set_rate("rated", Rate(1, 3600, 1))
+        assert len(await claim_at(cell, NOON, 5)) == 1
+        assert len(await claim_at(cell, NOON, 5)) == 0
+        cell.set_rate("rated", Rate(1, 60, 3))
+        assert len(await claim_at(cell, NOON, 5)) == 2
+        cell.set_rate("rated", None)
+        assert len(await claim_at(cell, NOON, 5)) == 5
+
+    async def test_lowering_a_limit_interrupts_nothing(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        await submit(cell, "acme", 10)
+        held = await claim(cell, 5)
+        cell.set_max_in_flight("acme", 2)
+        assert await claim(cell, 5) == []
+        assert await cell.broker.settle(reports(held[:3])) == {task.task_id for task in held[:3]}
+        assert await claim(cell, 5) == []
+        await cell.broker.settle(reports(held[3:4]))
+        assert len(await claim(cell, 5)) == 1
+        cell.set_max_in_flight("acme", None)
+        assert len(await claim(cell, 5)) == 4
+
+    async def test_companies_at_their_limits_that_are_paused_and_go_on_are_not_forgotten(self, cell: Cell) -> None:
+        for slug, most in (("full", 1), ("rated", None)):
+            cell.add_company(slug, max_in_flight=most)
+            await submit(cell, slug, 3)
+        cell.set_rate("rated", Rate(1, 1, 1))
+        held = await claim_at(cell, NOON, 5)
+        assert await claim_at(cell, NOON, 5) == []
+        for slug in ("full", "rated"):
+            cell.set_paused(slug, True)
+        assert await claim_at(cell, NOON + DAY, 5) == []
+        for slug in ("full", "rated"):
+            cell.set_paused(slug, False)
+        await cell.broker.settle(reports(held))
+        assert Counter(turns_of(cell, await claim_at(cell, NOON + DAY, 5))) == {"full": 1, "rated": 1}
+        assert cell.contradictions() == []
+
+    async def test_work_that_is_cancelled_while_its_company_rests_leaves_nothing_behind(self, cell: Cell) -> None:
+        cell.add_company("rated")
+        cell.set_rate("rated", Rate(1, 60, 1))
+        tasks = await submit(cell, "rated", 3)
+        await cell.broker.settle(reports(await claim_at(cell, NOON, 5)))
+        assert await claim_at(cell, NOON, 5) == []
+        for task_id in tasks[1:]:
+            await cell.broker.cancel("rated", task_id)
+        assert await claim_at(cell, NOON + DAY, 5) == []
+        await submit(cell, "rated")
+        assert len(await claim_at(cell, NOON + DAY, 5)) == 1
+        assert cell.contradictions() == []
 
     async def test_queues_are_claimed_in_the_order_in_which_they_are_named(self, cell: Cell) -> None:
         cell.add_company("acme")

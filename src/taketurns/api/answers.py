@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from taketurns.companies.audit import Entry
 from taketurns.companies.directory import Company
 from taketurns.companies.keys import ApiKey, Made
+from taketurns.companies.pauses import Pause
 from taketurns.companies.quotas import Usage
 from taketurns.engine.job import Job, JobEvent
 from taketurns.engine.key import Role
@@ -149,6 +150,14 @@ class QuotasBody(TypedDict):
     month: int | None
 
 
+class RateBody(TypedDict):
+    """How many tasks of a company may start: in any time t at most burst + t × tasks / seconds."""
+
+    tasks: int
+    seconds: int
+    burst: int
+
+
 class CompanyBody(TypedDict):
     """A company as it stands."""
 
@@ -157,10 +166,31 @@ class CompanyBody(TypedDict):
     name: str
     weight: int
     paused: bool
+    pausedUntil: Annotated[Time | None, Field(description="When the company goes on by itself.")]
     maxInFlight: int | None
+    maxQueued: int | None
+    rate: RateBody | None
     quotas: QuotasBody
+    limitsSetBy: Annotated[str | None, Field(description="Who changed the weight or a limit last, if that is known.")]
     createdAt: Time
     updatedAt: Time
+
+
+class PauseBody(TypedDict):
+    """Tasks that wait until somebody lets them go on, or until a time. A company, queue or type of null is any."""
+
+    companyId: Id | None
+    queue: str | None
+    type: str | None
+    until: Time | None
+    setBy: Annotated[str | None, Field(description="Who set it, if that is known.")]
+    setAt: Time
+
+
+class PauseList(TypedDict):
+    """Pauses that stand, by queue and type."""
+
+    pauses: list[PauseBody]
 
 
 class PeriodUsageBody(TypedDict):
@@ -497,8 +527,14 @@ def company(told: Company) -> CompanyBody:
         name=told.name,
         weight=told.weight,
         paused=told.paused,
+        pausedUntil=maybe_moment(told.paused_until),
         maxInFlight=told.max_in_flight,
+        maxQueued=told.max_queued,
+        rate=None
+        if told.rate is None
+        else RateBody(tasks=told.rate.tasks, seconds=told.rate.seconds, burst=told.rate.burst),
         quotas=QuotasBody(hour=told.quotas.hour, day=told.quotas.day, month=told.quotas.month),
+        limitsSetBy=told.limits_set_by,
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),
     )
@@ -541,6 +577,17 @@ def audit_entry(told: Entry) -> AuditEntryBody:
         details=orjson.Fragment(told.details),
         address=told.address,
         requestId=told.request_id,
+    )
+
+
+def pause(told: Pause) -> PauseBody:
+    return PauseBody(
+        companyId=told.company_id,
+        queue=told.queue,
+        type=told.type,
+        until=maybe_moment(told.until),
+        setBy=told.set_by,
+        setAt=moment(told.set_at),
     )
 
 

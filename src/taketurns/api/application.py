@@ -28,6 +28,7 @@ from taketurns.api import (
     openapi,
     operations,
     own,
+    pauses,
     problems,
     schedules,
     tasks,
@@ -43,7 +44,7 @@ from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
 from taketurns.companies.keyring import KeyRing
 from taketurns.engine.broker import Broker
-from taketurns.engine.errors import QuotaBusy, QuotaExceeded, Unavailable, Unconfirmed, UnknownCompany
+from taketurns.engine.errors import QueueFull, QuotaBusy, QuotaExceeded, Unavailable, Unconfirmed, UnknownCompany
 from taketurns.engine.job import JobBroker
 from taketurns.engine.registry import Registry
 from taketurns.storage import schema
@@ -122,6 +123,7 @@ def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
         tasks.router,
         jobs.router,
         companies.router,
+        pauses.router,
         schedules.router,
         operations.router,
         keys.router,
@@ -150,16 +152,20 @@ def _problem(request: Request, error: Exception) -> Problem:
             return error
         case UnknownCompany():
             return company_not_found()
-        case QuotaExceeded():
-            return Problem(
-                problems.QUOTA_EXCEEDED, f"nothing was created: {error}", headers=headers.quota_exceeded(error)
-            )
+        case QuotaExceeded() | QueueFull():
+            return _refusal(error)
         case Unavailable():
             return _unavailable(error)
         case RequestValidationError():
             return _wrong_parameters(request, error)
         case _:
             return Problem(problems.ROUTE_NOT_FOUND, "there is nothing at this path")
+
+
+def _refusal(error: QuotaExceeded | QueueFull) -> Problem:
+    if isinstance(error, QueueFull):
+        return Problem(problems.QUEUE_FULL, f"nothing was created: {error}", headers={headers.RETRY_AFTER: "1"})
+    return Problem(problems.QUOTA_EXCEEDED, f"nothing was created: {error}", headers=headers.quota_exceeded(error))
 
 
 def _unavailable(error: Unavailable) -> Problem:
@@ -172,7 +178,15 @@ def _unavailable(error: Unavailable) -> Problem:
             return Problem(problems.UNAVAILABLE, "the database cannot be reached, or did not answer in time")
 
 
-_HANDLERS: Final = (Problem, UnknownCompany, QuotaExceeded, Unavailable, RequestValidationError, HTTPException)
+_HANDLERS: Final = (
+    Problem,
+    UnknownCompany,
+    QuotaExceeded,
+    QueueFull,
+    Unavailable,
+    RequestValidationError,
+    HTTPException,
+)
 
 
 def _wrong_parameters(request: Request, error: RequestValidationError) -> Problem:

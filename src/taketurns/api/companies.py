@@ -42,7 +42,10 @@ async def create_company(request: Request) -> Response:
             slug=body.slug,
             weight=body.weight,
             paused=body.paused,
+            paused_until=body.paused_until,
             max_in_flight=body.max_in_flight,
+            max_queued=body.max_queued,
+            rate=None if body.rate is None else body.rate.told(),
             quotas=body.quotas.told(),
             by=guard.actor_of(request),
         )
@@ -98,13 +101,15 @@ async def get_company(request: Request) -> Response:
 )
 @needs(operator=Role.OPERATOR)
 async def change_company(request: Request) -> Response:
-    """Change a company. Weights, limits and pauses act at the next claim, on what waits already."""
+    """Change a company. Weights, limits and pauses act at the next claim, on what waits already; what runs goes on."""
     lists.refuse_query(request)
     reference = paths.company(request)
     body = await bodies.read(request, ChangeCompany)
-    changes = body.model_dump(exclude_unset=True, exclude={"quotas"})
+    changes = body.model_dump(exclude_unset=True, exclude={"quotas", "rate"})
     if body.quotas is not None:
         changes["quotas"] = body.quotas.told()
+    if "rate" in body.model_fields_set:
+        changes["rate"] = None if body.rate is None else body.rate.told()
     given = parts(request)
     company = await directory.change(given.database, reference, changes, by=guard.actor_of(request))
     if company is None:

@@ -117,6 +117,9 @@ TASK_NOT_FOUND = Kind(
     "The company has no such task",
     "Check the task's id and the company's. Finished tasks are forgotten after their retention.",
 )
+PAUSE_NOT_FOUND = Kind(
+    "pause_not_found", 404, "There is no such pause", "List the pauses: queue and type must be those of one of them."
+)
 SCHEDULE_NOT_FOUND = Kind(
     "schedule_not_found", 404, "The company has no such schedule", "Check the schedule's id and the company's."
 )
@@ -202,6 +205,14 @@ QUOTA_EXCEEDED = Kind(
     "The company's quota is used up",
     "Nothing was created. Wait as long as Retry-After says: then the period begins anew. The detail names the period,"
     " GET /companies/{companyId}/usage shows all of them.",
+    retryable=True,
+)
+QUEUE_FULL = Kind(
+    "queue_full",
+    429,
+    "The company has as many tasks waiting as it may have",
+    "Nothing was created. Submit it again when some of the company's tasks have started, or fewer at a time: the detail"
+    " tells its maxQueued.",
     retryable=True,
 )
 INTERNAL_ERROR = Kind(

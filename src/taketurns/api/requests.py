@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from taketurns.api.moments import Moment
 from taketurns.companies import directory, keys
-from taketurns.engine import limits, quota, registry, schedule
+from taketurns.engine import limits, quota, rate, registry, schedule
 from taketurns.engine.errors import InvalidOption
 from taketurns.engine.key import GRANTS
 from taketurns.engine.task import Status
@@ -91,6 +91,9 @@ CompanyId = Annotated[
 ]
 Weight = Annotated[int, Field(ge=1, le=limits.WEIGHT_MAX)]
 MaxInFlight = Annotated[int, Field(ge=1, le=limits.IN_FLIGHT_MAX)]
+MaxQueued = Annotated[int, Field(ge=0, le=limits.QUEUED_MAX)]
+RateTasks = Annotated[int, Field(ge=1, le=limits.RATE_TASKS_MAX)]
+RateSeconds = Annotated[int, Field(ge=1, le=limits.RATE_SECONDS_MAX)]
 Quota = Annotated[int, Field(ge=0, le=limits.QUOTA_MAX)]
 IdempotencyKey = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.IDEMPOTENCY_KEY_LENGTH, pattern="^[ -~]*[!-~][ -~]*$")
@@ -197,6 +200,26 @@ class CompanyQuotas(Body):
         return quota.Quotas(hour=self.hour, day=self.day, month=self.month)
 
 
+class CompanyRate(Body):
+    """How many tasks of a company may start: in any time t at most burst + t × tasks / seconds. Every start counts,
+    a retry's too."""
+
+    tasks: RateTasks = Field(description="This many in each period.")
+    seconds: RateSeconds = Field(description="The period.")
+    burst: Omittable[RateTasks] = Field(
+        None, description="The most that may start at once; as many as `tasks` if left out."
+    )
+
+    def told(self) -> rate.Rate:
+        return rate.Rate(self.tasks, self.seconds, self.burst or self.tasks)
+
+
+PAUSED_UNTIL: Final = "Pauses until then; it goes on by itself."
+MAX_QUEUED: Final = (
+    "Most tasks that may be scheduled or pending; a submission that needs more is refused. null for no limit."
+)
+
+
 class CreateCompany(Body):
     """A company to take in."""
 
@@ -208,9 +231,12 @@ class CreateCompany(Body):
     )
     weight: Weight = Field(1, description="Turns in each round of the rotation, beside the 1 of others.")
     paused: bool = Field(False, description="Tasks are taken in but none is given a turn.")
+    paused_until: Omittable[Moment] = Field(None, alias="pausedUntil", description=PAUSED_UNTIL)
     max_in_flight: MaxInFlight | None = Field(
         None, alias="maxInFlight", description="Most tasks at a time; null for no limit but its share."
     )
+    max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
+    rate: CompanyRate | None = Field(None, description="How many may start in a time; null for no limit.")
     quotas: CompanyQuotas = Field(default_factory=CompanyQuotas)
 
 
@@ -218,14 +244,46 @@ class ChangeCompany(Body):
     """What is to change of a company. What is left out stays."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"weight": 5}, {"paused": True}, {"quotas": {"hour": 100}}]}
+        json_schema_extra={
+            "examples": [
+                {"weight": 5},
+                {"pausedUntil": "2027-01-31T12:00:00Z"},
+                {"rate": {"tasks": 100, "seconds": 60, "burst": 20}, "maxQueued": 10_000},
+                {"quotas": {"hour": 100}},
+            ]
+        }
     )
 
     name: Omittable[CompanyName] = None
     weight: Omittable[Weight] = None
     paused: Omittable[bool] = None
+    paused_until: Omittable[Moment] = Field(None, alias="pausedUntil", description=PAUSED_UNTIL)
     max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description="null takes the limit away.")
+    max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
+    rate: CompanyRate | None = Field(None, description="Replaces the rate before; null takes it away.")
     quotas: Omittable[CompanyQuotas] = Field(None, description="These replace all that were set before.")
+
+    @model_validator(mode="after")
+    def _one_pause(self) -> Self:
+        if self.paused is False and self.paused_until is not None:
+            raise PydanticCustomError("two_pauses", "paused is false and pausedUntil is set: send one of them")
+        return self
+
+
+class PutPause(Body):
+    """Which tasks are to wait: those of a queue, of a type, or of a type in a queue."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"type": "send_email"}]})
+
+    queue: Omittable[QueueName] = Field(None, description="Any queue if left out.")
+    type: Omittable[TypeName] = Field(None, description="Any type if left out.")
+    until: Omittable[Moment] = Field(None, description="When the pause is over by itself.")
+
+    @model_validator(mode="after")
+    def _of_something(self) -> Self:
+        if self.queue is None and self.type is None:
+            raise PydanticCustomError("nothing_named", "name a queue, a type, or both; a company is paused by PATCH")
+        return self
 
 
 class CreateSchedule(Body):
@@ -365,6 +423,15 @@ class TaskQuery(Query):
     )
 
 
+class PauseQuery(BaseModel):
+    """Which pause."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queue: Omittable[QueueName] = Field(None, description="The queue that it names.")
+    type: Omittable[TypeName] = Field(None, description="The type that it names.")
+
+
 class EventQuery(BaseModel):
     """Which of a task's events."""
 
@@ -390,6 +457,7 @@ BODIES: Final = (
     CreateKey,
     CreateOperatorKey,
     RotateKey,
+    PutPause,
     CreateSchedule,
     ChangeSchedule,
     ProcessTasks,

@@ -37,6 +37,7 @@ _IN_TASK: Final = (
     problems.TASK_FORGOTTEN,
     problems.QUOTA_EXCEEDED,
     problems.QUOTA_BUSY,
+    problems.QUEUE_FULL,
 )
 _OF_ONE: Final = (problems.TASK_NOT_FOUND, problems.UNKNOWN_PARAMETER)
 _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The task still stands as the ETag says."}}

@@ -13,6 +13,7 @@ from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
 from taketurns.brokers.postgres.heartbeats import Heartbeats
 from taketurns.companies.following import Following
+from taketurns.companies.pauses import EndPauses
 from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.broker import Broker
 from taketurns.engine.lease import Kind
@@ -103,7 +104,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
             ticking=make_ticking(broker),
             keep_completed=timedelta(days=settings.keep_completed_days),
             keep_stopped=timedelta(days=settings.keep_stopped_days),
-            duties=[Tally(broker.database)],
+            duties=[Tally(broker.database), EndPauses(broker.database)],
         )
     finally:
         await close(broker)
@@ -123,7 +124,7 @@ async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
                 broker=broker,
                 budgets=PostgresBudgets(database),
                 told=database,
-                duties=[JobRefunds(database, broker), Following(database, broker)],
+                duties=[JobRefunds(database, broker), Following(database, broker), EndPauses(database)],
                 keep_completed=timedelta(hours=settings.keep_completed_jobs_hours),
                 keep_stopped=timedelta(days=settings.keep_stopped_jobs_days),
             )

@@ -20,6 +20,7 @@ from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.quota import Quotas
+from taketurns.engine.rate import Rate
 from taketurns.storage import audit
 from taketurns.storage.audit import Action, Actor
 from taketurns.storage.database import Database, Row, call, fetch
@@ -30,6 +31,7 @@ SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LOCK_SECONDS: Final = 2.0
 FORGET_SECONDS: Final = 4.0
 FORGET_ROWS: Final = 5_000
+LIMITS: Final = frozenset({"weight", "paused", "paused_until", "max_in_flight", "max_queued", "rate", "quotas"})
 UNLIMITED: Final = Quotas()
 _A_MOMENT: Final = timedelta(microseconds=1)  # `updated_at` tells changes apart, whatever the clock does
 
@@ -45,14 +47,19 @@ _HISTORY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """A tenant as it stands. `max_in_flight` None: as many as its share of the fleet."""
+    """A tenant as it stands. `max_in_flight` None: as many as its share of the fleet; `max_queued` and `rate` None: no
+    limit. `limits_set_by`: who changed its weight or a limit last, if that is known."""
 
     id: UUID
     slug: str
     name: str
     weight: int
     paused: bool
+    paused_until: datetime | None
     max_in_flight: int | None
+    max_queued: int | None
+    rate: Rate | None
+    limits_set_by: str | None
     quotas: Quotas
     created_at: datetime
     updated_at: datetime
@@ -72,7 +79,13 @@ _COLUMNS: Final = (
     CompanyTable.name,
     CompanyTable.weight,
     CompanyTable.paused,
+    CompanyTable.paused_until,
     CompanyTable.max_in_flight,
+    CompanyTable.max_queued,
+    CompanyTable.rate_tasks,
+    CompanyTable.rate_seconds,
+    CompanyTable.rate_burst,
+    CompanyTable.limits_set_by,
     CompanyTable.hourly_quota,
     CompanyTable.daily_quota,
     CompanyTable.monthly_quota,
@@ -111,7 +124,10 @@ async def create(
     slug: str | None = None,
     weight: int = 1,
     paused: bool = False,
+    paused_until: datetime | None = None,
     max_in_flight: int | None = None,
+    max_queued: int | None = None,
+    rate: Rate | None = None,
     quotas: Quotas = UNLIMITED,
     by: Actor | None = None,
 ) -> Company:
@@ -124,8 +140,12 @@ async def create(
             "slug": attempt,
             "name": name,
             "weight": weight,
-            "paused": paused,
+            "paused": paused or paused_until is not None,
+            "paused_until": paused_until,
             "max_in_flight": max_in_flight,
+            "max_queued": max_queued,
+            "limits_set_by": by and by.name,
+            **_rate_columns(rate),
             **_quota_columns(quotas),
         }
         statement = insert(CompanyTable).values(values).on_conflict_do_nothing().returning(*_COLUMNS)
@@ -169,17 +189,27 @@ async def page(database: Database, *, limit: int, offset: int = 0, after: UUID |
 async def change(
     database: Database, company: UUID | str, changes: Mapping[str, Any], *, by: Actor | None = None
 ) -> Company | None:
-    """Change `name`, `weight`, `paused`, `max_in_flight` or `quotas`; None when there is no such company.
+    """Change `name`, `weight`, `paused`, `paused_until`, `max_in_flight`, `max_queued`, `rate` or `quotas`; None when
+    there is no such company.
 
-    Weights and limits act at the next claim; workers that may have waited for the change are woken. A company that is
-    no longer paused is given its turns back in the same transaction, under the lock that keeps a claim from taking them
-    out meanwhile: see `company_lock` in `locks.sql`.
+    With `paused_until` a company is paused, with `paused` alone until it is told to go on. Weights and limits act at
+    the next claim; workers that may have waited for the change are woken. A company that is no longer paused is given
+    its turns back in the same transaction, under the lock that keeps a claim from taking them out meanwhile: see
+    `company_lock` in `locks.sql`.
     """
     if not changes:
         return await find(database, company)
     columns = dict(changes)
     if "quotas" in columns:
         columns |= _quota_columns(columns.pop("quotas"))
+    if "rate" in columns:
+        columns |= _rate_columns(columns.pop("rate"))
+    if columns.get("paused_until") is not None:
+        columns["paused"] = True
+    elif "paused" in columns:
+        columns["paused_until"] = None
+    if LIMITS & changes.keys():
+        columns["limits_set_by"] = by and by.name
     statement = (
         update(CompanyTable)
         .where(_is(company))
@@ -188,13 +218,13 @@ async def change(
     )
     async with database.transaction() as connection:
         await _limit_waiting(connection)
-        goes_on = changes.get("paused") is False
+        goes_on = columns.get("paused") is False
         if goes_on:
             await _hold_turns(connection, database.schema, company)
         rows = await fetch(connection, database.schema, statement)
         if rows and goes_on:
             await call(connection, database.schema, "heal_rotation", rows[0][0])
-        if rows and (goes_on or "max_in_flight" in changes):
+        if rows and (goes_on or changes.keys() & {"max_in_flight", "rate"}):
             await call(connection, database.schema, "wake", rows[0][0])
         if rows:
             await audit.write(
@@ -237,10 +267,15 @@ async def delete(database: Database, company: UUID | str, *, by: Actor | None = 
 
 
 def _company(row: Row) -> Company:
-    company_id, slug, name, weight, paused, max_in_flight, hour, day, month, created_at, updated_at = row
-    return Company(
-        company_id, slug, name, weight, paused, max_in_flight, Quotas(hour, day, month), created_at, updated_at
-    )
+    known, (tasks, *of_rate), (set_by, *quotas, created_at, updated_at) = row[:8], row[8:11], row[11:]
+    rate = None if tasks is None else Rate(tasks, *of_rate)
+    return Company(*known, rate, set_by, Quotas(*quotas), created_at, updated_at)  # type: ignore[call-arg]
+
+
+def _rate_columns(rate: Rate | None) -> dict[str, int | None]:
+    if rate is None:
+        return dict.fromkeys(("rate_tasks", "rate_seconds", "rate_burst"))
+    return {"rate_tasks": rate.tasks, "rate_seconds": rate.seconds, "rate_burst": rate.burst}
 
 
 def _quota_columns(quotas: Quotas) -> dict[str, int | None]:

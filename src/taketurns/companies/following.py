@@ -51,4 +51,5 @@ def as_told(company: Company) -> JobCompany:
         max_in_flight=company.max_in_flight,
         paused=company.paused,
         updated_at=company.updated_at,
+        rate=company.rate,
     )

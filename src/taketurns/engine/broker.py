@@ -14,7 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from taketurns.engine.lease import LeaseLine
-from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
+from taketurns.engine.task import Claimed, ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 
 
 class Broker(Protocol):
@@ -43,8 +43,8 @@ class Broker(Protocol):
         batch: int,
         skipped_types: Sequence[str] = (),
         at: datetime | None = None,
-    ) -> list[ClaimedTask]:
-        """Take up to `batch` turns, in the order of the turns; see `taketurns.engine.turns`."""
+    ) -> Claimed:
+        """Take up to `batch` turns, in the order of the turns; see `taketurns.engine.turns` and `rate`."""
         ...
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
@@ -124,15 +124,17 @@ class Broker(Protocol):
         """Put companies that have work but no turn back in rotation; answers how many turns were given."""
         ...
 
-    async def park(self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000) -> dict[str, int]:
-        """Set tasks of these types aside where they block a line, if no living worker knows them; how many of each.
-
-        They stay pending.
+    async def park(
+        self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000, at: datetime | None = None
+    ) -> dict[str, int]:
+        """Set tasks aside where they block a line: those of these types that no living worker knows, and those whose
+        type is paused; how many of each. They stay pending.
         """
         ...
 
-    async def unpark(self, *, most: int = 1_000) -> int:
-        """Give tasks that were set aside back to their lines once a living worker knows their type; how many."""
+    async def unpark(self, *, most: int = 1_000, at: datetime | None = None) -> int:
+        """Give tasks that were set aside back to their lines once a living worker knows their type, and it is not
+        paused; how many."""
         ...
 
     def wakeups(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:

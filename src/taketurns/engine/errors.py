@@ -7,6 +7,7 @@ TaketurnsError
 ├── InvalidOption           an option of a task or a schedule is out of its bounds
 ├── IdempotencyConflict     the key was used before, for another request
 ├── QuotaExceeded           the company may submit no more tasks in this period
+├── QueueFull               the company has as many tasks waiting as it may have
 ├── NotCompleted            the result of a task was asked for, and the task has not completed
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
 │   ├── QuotaBusy           a transaction of somebody else keeps the company's quotas
@@ -101,6 +102,18 @@ class QuotaExceeded(TaketurnsError):
         self.period = last.period
         self.resets_at = last.ends_at
         self.retry_after = last.seconds_left
+
+
+class QueueFull(TaketurnsError):
+    """The company has as many tasks waiting as it may have, or would have with these: nothing was stored."""
+
+    def __init__(self, most: int, wanted: int) -> None:
+        super().__init__(
+            f"at most {most} tasks of this company may be scheduled or pending, and there is no room for {wanted} more:"
+            " submit them when some have started"
+        )
+        self.max_queued = most
+        self.wanted = wanted
 
 
 class NotCompleted(TaketurnsError):

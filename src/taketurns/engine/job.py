@@ -9,6 +9,7 @@ from typing import Protocol
 from uuid import UUID
 
 from taketurns.engine.broker import Broker
+from taketurns.engine.rate import Rate
 from taketurns.engine.task import Status
 
 
@@ -96,6 +97,7 @@ class JobCompany:
     max_in_flight: int | None = None
     paused: bool = False
     updated_at: datetime
+    rate: Rate | None = None
 
 
 class JobBroker(Broker, Protocol):

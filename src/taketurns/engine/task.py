@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -120,6 +121,18 @@ class ClaimedTask:
     def is_suspect(self) -> bool:
         """Whether it may be what kills its workers; see `taketurns.engine.rescue`."""
         return rescue.is_suspect(self.rescue_count)
+
+
+class Claimed(list[ClaimedTask]):
+    """The tasks of one claim, in the order of their turns.
+
+    `again_at`: the claim was not full, and this is when the first company that has used up its rate may be served
+    again. None when there is none.
+    """
+
+    def __init__(self, tasks: Iterable[ClaimedTask] = (), *, again_at: datetime | None = None) -> None:
+        super().__init__(tasks)
+        self.again_at = again_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ place. (Start-time fair queuing, on a grid: Goyal, Vin, Cheng 1996.)
 Share. `hands` are the task slots in use in the whole fleet, the batch being claimed included. A company is passed over
 while it holds ceil(hands × weight / Σ weight) of them, Σ over the companies that have tasks waiting or running; nor
 does any company take the last hand for itself while another waits. When nobody else is found, shares are lifted for
-what is left of the batch. Limits (`max_in_flight`, pause) are never lifted.
+what is left of the batch. Limits (`max_in_flight`, rate, pause) are never lifted: a company that has reached one is
+passed over, and does not count as one that waits. It keeps its place.
 
 Queues. Each has a rotation of its own; a claim of several takes them in the order in which they are named. Hands and
 limits are the company's, whatever the queue.
@@ -29,16 +30,17 @@ from fractions import Fraction
 
 @dataclass(slots=True)
 class Company:
-    """What the rule knows of one company."""
+    """What the rule knows of one company. `starts_left` is what its rate leaves it in this claim: see `rate`."""
 
     weight: int = 1
     held: int = 0
     max_in_flight: int | None = None
     paused: bool = False
+    starts_left: int | None = None
 
     @property
-    def is_below_its_limit(self) -> bool:
-        return self.max_in_flight is None or self.held < self.max_in_flight
+    def is_below_its_limits(self) -> bool:
+        return (self.max_in_flight is None or self.held < self.max_in_flight) and self.starts_left != 0
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ def take(
                 able = [
                     name
                     for name in _waiting(companies, [rotations[queue]])
-                    if companies[name].is_below_its_limit and (lifted or companies[name].held < shares[name])
+                    if companies[name].is_below_its_limits and (lifted or companies[name].held < shares[name])
                 ]
                 if not able:
                     if lifted:
@@ -98,7 +100,7 @@ def take(
 
 
 def _shares(companies: Mapping[str, Company], rotations: Iterable[Rotation], batch: int) -> dict[str, int]:
-    waiting = _waiting(companies, rotations)
+    waiting = {name for name in _waiting(companies, rotations) if companies[name].is_below_its_limits}
     hands = sum(company.held for company in companies.values()) + batch
     total_weight = sum(company.weight for name, company in companies.items() if company.held or name in waiting)
     return {name: share(hands, companies[name].weight, total_weight, others_wait=len(waiting) > 1) for name in waiting}
@@ -128,7 +130,7 @@ def _pass_idle_places(companies: Mapping[str, Company], rotation: Rotation) -> N
     idle = [
         name
         for name in rotation.places
-        if name not in waiting and (companies[name].paused or companies[name].is_below_its_limit)
+        if name not in waiting and (companies[name].paused or companies[name].is_below_its_limits)
     ]
     rotation.place = max(rotation.place, *(rotation.places[name] for name in idle), rotation.place)
 
@@ -138,5 +140,8 @@ def _take_one(companies: Mapping[str, Company], rotation: Rotation, able: Iterab
     rotation.place = max(rotation.place, rotation.places[name])
     rotation.places[name] = place_after(rotation.place, companies[name].weight)
     rotation.waiting[name] -= 1
-    companies[name].held += 1
+    company = companies[name]
+    company.held += 1
+    if company.starts_left is not None:
+        company.starts_left -= 1
     return name

@@ -32,6 +32,8 @@ class Action(StrEnum):
     CREATE_OPERATOR_KEY = "createOperatorKey"
     ROTATE_OPERATOR_KEY = "rotateOperatorKey"
     REVOKE_OPERATOR_KEY = "revokeOperatorKey"
+    PUT_PAUSE = "putPause"
+    LIFT_PAUSE = "liftPause"
     CREATE_SCHEDULE = "createSchedule"
     CHANGE_SCHEDULE = "changeSchedule"
     DELETE_SCHEDULE = "deleteSchedule"

@@ -69,6 +69,15 @@ class Company(Base):
         CheckConstraint("weight between 1 and 100", name="weight"),
         CheckConstraint("max_in_flight >= 1", name="max_in_flight"),
         CheckConstraint("least(hourly_quota, daily_quota, monthly_quota) >= 0", name="quotas"),
+        CheckConstraint("max_queued >= 0", name="max_queued"),
+        CheckConstraint(
+            "num_nonnulls(rate_tasks, rate_seconds, rate_burst) in (0, 3)"
+            " and least(rate_tasks, rate_burst) between 1 and 100000 and greatest(rate_tasks, rate_burst) <= 100000"
+            " and rate_seconds between 1 and 86400",
+            name="rate",
+        ),
+        CheckConstraint(f"paused_until {READABLE} and (paused or paused_until is null)", name="paused_until"),
+        Index("companies_paused_until_idx", "paused_until", postgresql_where=text("paused_until is not null")),
         Index("companies_weight_idx", "weight"),
     )
 
@@ -77,7 +86,13 @@ class Company(Base):
     name: Mapped[str]
     weight: Mapped[int] = mapped_column(SmallInteger, server_default=text("1"))
     paused: Mapped[bool] = mapped_column(server_default=text("false"))
+    paused_until: Mapped[datetime | None]
     max_in_flight: Mapped[int | None] = mapped_column(Integer)
+    max_queued: Mapped[int | None] = mapped_column(Integer)
+    rate_tasks: Mapped[int | None] = mapped_column(Integer)
+    rate_seconds: Mapped[int | None] = mapped_column(Integer)
+    rate_burst: Mapped[int | None] = mapped_column(Integer)
+    limits_set_by: Mapped[str | None]
     hourly_quota: Mapped[int | None] = mapped_column(Integer)
     daily_quota: Mapped[int | None] = mapped_column(Integer)
     monthly_quota: Mapped[int | None] = mapped_column(Integer)
@@ -199,12 +214,30 @@ class ProcessingTask(Place, Base):
 
 
 class Line(Base):
-    """A company's line in a queue, from the moment it has work there until a claim reaches its turn and finds none."""
+    """A company's line in a queue, from the moment it has work there until a claim reaches its turn and finds none.
+
+    A line whose company has reached a limit rests: its turn, at `rests_place`, has left the walk for `!queue`. It comes
+    back at `rests_until`, or, after resting since `full_since`, when its company holds fewer than `rests_below` hands.
+    """
 
     __tablename__ = "lines"
+    __table_args__ = (
+        CheckConstraint(
+            "num_nonnulls(rests_until, full_since) = num_nonnulls(rests_place)"
+            " and num_nonnulls(rests_below) = num_nonnulls(full_since)",
+            name="rest",
+        ),
+        Index("lines_rests_until_idx", "rests_until", postgresql_where=text("rests_until is not null")),
+        Index("lines_full_since_idx", "full_since", postgresql_where=text("full_since is not null")),
+        Index("lines_awake_idx", "company_id", postgresql_where=text("rests_place is null")),
+    )
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
     queue: Mapped[str] = mapped_column(primary_key=True)
+    rests_place: Mapped[Decimal | None]
+    rests_until: Mapped[datetime | None]
+    full_since: Mapped[datetime | None]
+    rests_below: Mapped[int | None] = mapped_column(Integer)
 
 
 class Turn(Base):
@@ -235,6 +268,39 @@ class Rotation(Base):
     queue: Mapped[str] = mapped_column(primary_key=True)
     place: Mapped[Decimal] = mapped_column(primary_key=True)
     lowest_turn: Mapped[Decimal | None]
+
+
+class Bucket(Base):
+    """What a company with a rate owes since its last start; the largest number counts. See rate.sql."""
+
+    __tablename__ = "buckets"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    owed: Mapped[int] = mapped_column(BigInteger)
+    seconds: Mapped[int] = mapped_column(Integer)
+    at: Mapped[datetime]
+
+
+class Pause(Base):
+    """Tasks that are given no turn: of a company, or, `company_id` nil, of all; of a queue, of a type, or both.
+
+    An empty queue or type is any. A company that is paused as a whole is so in `companies`.
+    """
+
+    __tablename__ = "pauses"
+    __table_args__ = (
+        CheckConstraint("queue <> '' or type <> ''", name="names_something"),
+        CheckConstraint(f"until {READABLE}", name="until_is_readable"),
+        Index("pauses_until_idx", "until", postgresql_where=text("until is not null")),
+    )
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    queue: Mapped[str] = mapped_column(primary_key=True, server_default=text("''"))
+    type: Mapped[str] = mapped_column(primary_key=True, server_default=text("''"))
+    until: Mapped[datetime | None]
+    set_by: Mapped[str | None]
+    set_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class Look(Base):
@@ -506,6 +572,7 @@ __all__ = [
     "ApiKey",
     "AuditEntry",
     "Base",
+    "Bucket",
     "Budget",
     "Company",
     "Heartbeat",
@@ -513,6 +580,7 @@ __all__ = [
     "JobReservation",
     "Line",
     "Look",
+    "Pause",
     "PendingTask",
     "ProcessingTask",
     "QuotaChange",

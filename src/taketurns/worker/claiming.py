@@ -1,7 +1,7 @@
 """Takes turns: claims as many tasks as there are free hands, whenever there may be some.
 
 There may be some after a wake-up, after a claim that came back full, after a settlement (a company at its limit has
-room again), and at every poll.
+room again), at every poll, and when a company that has used up its rate may be served again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from taketurns.worker.settling import Settler
 
 MET_MOST = 1_000
 SUSPECTS_WAIT_POLLS = (5.0, 15.0)
+AGAIN_SECONDS = 0.01  # the least that is waited for a rate, of which there may be many
 
 
 class Prospects:
@@ -84,6 +85,7 @@ class Claiming:
         self._prospects = prospects
         self._is_stopping = False
         self._one_by_one = 0
+        self._until_next = poll_seconds
         self._met: set[str] = set()
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
@@ -106,7 +108,7 @@ class Claiming:
                 continue
             try:
                 await self.step()
-                failures, poll_at = 0, time.monotonic() + self._poll_seconds
+                failures, poll_at = 0, time.monotonic() + self._until_next
             except Exception as error:
                 tell_failure(self._log, Event.CLAIM_FAILED, error)
                 poll_at = time.monotonic() + AFTER_FAILURE.delay(failures)
@@ -161,6 +163,10 @@ class Claiming:
                 worker_id, queues=self._queues, batch=room, skipped_types=self.skipped_types()
             )
             self._count(tasks, room, time.monotonic() - began)
+            until_again = None if tasks.again_at is None else self._lease.seconds_until(tasks.again_at)
+            self._until_next = min(
+                self._poll_seconds if until_again is None else max(until_again, AGAIN_SECONDS), self._poll_seconds
+            )
             to_begin = await self._with_one_suspect(tasks)
             self._begin(to_begin, worker_id is self._lease.worker_id and self._lease.is_held)
             return len(tasks)

@@ -2,7 +2,7 @@
 
 Rescue takes back the tasks of lost workers. Promote makes due tasks pending, and Schedules makes the tasks of ticks
 that have come. Prune forgets finished ones. Heal puts companies back in rotation that should be there. Park sets tasks
-aside that no living worker knows how to run.
+aside that are paused by their type, or that no living worker knows how to run.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Prune:
 
 
 class Park:
-    """Keeps types that no living worker knows from blocking their companies' lines: fault 070."""
+    """Keeps types that are paused, or that no living worker knows, from blocking their companies' lines: fault 070."""
 
     name = "park"
 
@@ -192,9 +192,7 @@ class Park:
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
     async def step(self) -> float:
-        parked: dict[str, int] = {}
-        if skipped := self._skipped_types():
-            parked = await self._broker.park(skipped, queues=self._queues, most=MOST)
+        parked = await self._broker.park(self._skipped_types(), queues=self._queues, most=MOST)
         for type, count in parked.items():
             self._log.warning(Event.TASKS_PARKED, type=type, count=count)
         unparked = await self._broker.unpark(most=MOST)

@@ -16,6 +16,7 @@ import psycopg
 
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.engine import turns
+from taketurns.engine.rate import Bucket, Rate, owed, starts_left
 from taketurns.engine.task import ClaimedTask, Status
 from taketurns.storage.database import Database, Row, conninfo
 from taketurns.storage.ids import new_id
@@ -23,7 +24,8 @@ from tests.brokers.cell import Move
 
 TABLES = (
     "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
-    " idempotency_keys, watches, workers, budgets, heartbeats, quota_usage, quota_changes, job_reservations"
+    " idempotency_keys, watches, workers, budgets, buckets, pauses, heartbeats, quota_usage, quota_changes,"
+    " job_reservations"
 )
 
 
@@ -185,6 +187,14 @@ class PostgresCell:
 
     def set_max_in_flight(self, slug: str, most: int | None) -> None:
         self.connection.execute("update companies set max_in_flight = %s where slug = %s", (most, slug))
+        self.connection.execute("select wake(company_id(%s))", (slug,))
+
+    def set_rate(self, slug: str, rate: Rate | None) -> None:
+        self.connection.execute(
+            "update companies set rate_tasks = %s, rate_seconds = %s, rate_burst = %s where slug = %s",
+            (*((None,) * 3 if rate is None else (rate.tasks, rate.seconds, rate.burst)), slug),
+        )
+        self.connection.execute("select wake(company_id(%s))", (slug,))
 
     def set_quotas(
         self, slug: str, *, hour: int | None = None, day: int | None = None, month: int | None = None
@@ -314,7 +324,8 @@ class PostgresCell:
     ) -> list[Turn]:
         token = uuid.uuid4()
         rows = (on or self.connection).execute(
-            f"select company_id, task_id, queue from {function}(%s, %s, %s, %s, %s{', %s' if at else ''})",
+            f"select company_id, task_id, queue from {function}(%s, %s, %s, %s, %s{', %s' if at else ''})"
+            " where task_id is not null",
             (worker or WORKER, list(queues), batch, token, list(skipped_types), *([at] if at else [])),
         )
         return [Turn(self._slugs[company], task, company, queue, token) for company, task, queue in rows]
@@ -347,31 +358,47 @@ class PostgresCell:
         ((healed,),) = self.rows("select heal_rotation() + heal_turns()")
         return int(healed)
 
-    def seen_by_the_rule(self, queues: Sequence[str]) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
-        """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id."""
+    def seen_by_the_rule(
+        self, queues: Sequence[str], at: datetime | None = None
+    ) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
+        """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id.
+
+        Rates need the moment of the claim.
+        """
+        now = 0 if at is None else round(at.timestamp() * 1_000_000)
         companies = {
-            str(company): turns.Company(weight, held, most, paused)
-            for company, weight, held, most, paused in self.rows(
+            str(company): turns.Company(weight, held, most, paused, _starts_left(rate, bucket, now))
+            for company, weight, held, most, paused, rate, bucket in self.rows(
                 "select c.id, c.weight, (select count(*) from processing_tasks p where p.company_id = c.id),"
-                " c.max_in_flight, c.paused from companies c"
+                " c.max_in_flight, c.paused, array[rate_tasks, rate_seconds, rate_burst],"
+                " (select array[b.owed, b.seconds, extract(epoch from b.at) * 1000000]::bigint[]"
+                " from buckets b where b.company_id = c.id) from companies c"
             )
         }
         named = {
             queue
             for (queue,) in self.rows(
-                "select queue from turns union select queue from pending_tasks union select queue from rotations"
+                "select ltrim(queue, '!') from turns union select queue from pending_tasks"
+                " union select queue from rotations"
             )
         }
         rotations = {queue: turns.Rotation() for queue in {*named, *queues}}
         for queue, place in self.rows("select queue, max(place) from rotations group by queue"):
             rotations[queue].place = exact(place)
         for queue, company, place in self.rows("select queue, company_id, place from turns"):
-            rotations[queue].places[str(company)] = exact(place)
+            rotations[queue.removeprefix("!")].places[str(company)] = exact(place)
         for queue, company, count in self.rows(
             "select queue, company_id, count(*) from pending_tasks group by queue, company_id"
         ):
             rotations[queue].waiting[str(company)] = count
         return companies, rotations
+
+
+def _starts_left(rate: list[int | None], bucket: list[int] | None, at: int) -> int | None:
+    if None in rate:
+        return None
+    known = Rate(*(number or 0 for number in rate))
+    return starts_left(known, owed(known, Bucket(*bucket) if bucket else None, at))
 
 
 def _columns(taken: Sequence[Turn]) -> tuple[list[UUID], list[UUID], list[UUID]]:
@@ -426,16 +453,23 @@ _CONTRADICTIONS = {
         select distinct c.slug, p.queue from pending_tasks p join companies c on c.id = p.company_id
         where not c.paused
             and not exists (
-                select from turns t join lines l on l.company_id = t.company_id and l.queue = t.queue
-                where t.company_id = p.company_id and t.queue = p.queue)""",
+                select from turns t join lines l on l.company_id = t.company_id and l.queue = ltrim(t.queue, '!')
+                where t.company_id = p.company_id and l.queue = p.queue)""",
     "a line has not exactly one turn": """
         select l.company_id, l.queue, t.company_id, t.queue, count(t.queue)
-        from lines l full join turns t on t.company_id = l.company_id and t.queue = l.queue
+        from lines l full join turns t on t.company_id = l.company_id
+            and t.queue = case when l.rests_place is null then l.queue else '!' || l.queue end
         group by 1, 2, 3, 4 having l.queue is null or count(t.queue) <> 1""",
     "a line has not one turn": """
         select l.company_id, l.queue, count(t.place) from lines l
-        full join turns t on t.company_id = l.company_id and t.queue = l.queue
+        full join turns t on t.company_id = l.company_id and ltrim(t.queue, '!') = l.queue
         group by l.company_id, l.queue having count(t.place) <> 1 or l.queue is null""",
+    "a line rests elsewhere than its turn": """
+        select l.* from lines l where l.rests_place is not null and not exists (
+            select from turns t
+            where t.queue = '!' || l.queue and t.place = l.rests_place and t.company_id = l.company_id)""",
+    "a company has more than one bucket": """
+        select b.company_id from buckets b group by b.company_id having count(*) > 1""",
     "what is used of a quota is not what the rows are charged": """
         select u.company_id, u.period, u.starts_at, u.reserved, u.refunded, x.refunded, u.kept, x.kept, r.charged
         from (select u.*, date_add(u.starts_at, ('1 ' || u.period)::interval, 'UTC') as ends_at from quota_usage u) u

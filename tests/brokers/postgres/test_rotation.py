@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taketurns.engine import turns
+from taketurns.engine.rate import Rate
 from tests.brokers.postgres.cell import PostgresCell, Turn
 
 QUEUES = ("bulk", "default")
@@ -21,19 +23,30 @@ by_bare_sql = settings(max_examples=100, deadline=None, suppress_health_check=[H
 
 weights = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([1, 100]))
 batches = st.one_of(st.just(1), st.integers(1, 10), st.integers(1, 100))
+rates = st.none() | st.builds(Rate, st.integers(1, 7), st.integers(1, 3), st.integers(1, 4))
 companies = st.lists(
-    st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), min_size=1, max_size=7
+    st.tuples(st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), rates),
+    min_size=1,
+    max_size=7,
+)
+steps = st.lists(
+    st.tuples(batches, st.sampled_from([0, 1, 333_333, 500_000, 1_000_000, 5_000_000])), min_size=1, max_size=8
 )
 
 
-def claim_as_told(cell: PostgresCell, batch: int, queues: Sequence[str] = ("default",)) -> list[Turn]:
+def claim_as_told(
+    cell: PostgresCell, batch: int, queues: Sequence[str] = ("default",), at: datetime | None = None
+) -> list[Turn]:
     """Claim, and compare turn by turn with what the rule says of the state that the claim finds."""
-    known, rotations = cell.seen_by_the_rule(queues)
+    known, rotations = cell.seen_by_the_rule(queues, at)
     stood = {queue: dict(rotations[queue].places) for queue in queues}
     told = turns.take(known, rotations, queues, batch)
-    taken = cell.take(batch, queues=queues)
+    taken = cell.take(batch, queues=queues, at=at)
     assert [(turn.queue, str(turn.company_id)) for turn in taken] == [(turn.queue, turn.company) for turn in told]
-    _, found = cell.seen_by_the_rule(queues)
+    left_to_start, found = cell.seen_by_the_rule(queues, at)
+    assert {name: one.starts_left for name, one in left_to_start.items()} == {
+        name: one.starts_left for name, one in known.items()
+    }
     for queue in queues:
         left = stood[queue].keys() - found[queue].places
         assert all(stood[queue][name] <= found[queue].place for name in left)
@@ -49,21 +62,24 @@ def _places(rotation: turns.Rotation, known: Mapping[str, turns.Company]) -> dic
 
 
 @by_bare_sql
-@given(companies, st.lists(batches, min_size=1, max_size=8), st.randoms())
+@given(companies, steps, st.randoms())
 def test_the_claim_takes_the_turns_of_the_rule(
     bare_cell: PostgresCell,
-    companies: list[dict[str, Any]],
-    batches: list[int],
+    companies: list[tuple[dict[str, Any], Rate | None]],
+    steps: list[tuple[int, int]],
     chance: random.Random,
 ) -> None:
     bare_cell.clear()
     names = [chr(ord("a") + place) for place in range(len(companies))]
-    for name, options in zip(names, companies, strict=True):
+    for name, (options, rate) in zip(names, companies, strict=True):
         bare_cell.add_company(name, **options)
+        bare_cell.set_rate(name, rate)
     running: list[Turn] = []
-    for batch in batches:
+    now = datetime.now(UTC) + timedelta(minutes=1)
+    for batch, microseconds in steps:
+        now += timedelta(microseconds=microseconds)
         _disturb(bare_cell, names, chance)
-        running += claim_as_told(bare_cell, batch, chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]]))
+        running += claim_as_told(bare_cell, batch, chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]]), now)
         ended = [turn for turn in running if chance.random() < 0.5]
         bare_cell.finish(ended)
         running = [turn for turn in running if turn not in ended]
@@ -81,6 +97,8 @@ def _disturb(cell: PostgresCell, names: Sequence[str], chance: random.Random) ->
             cell.set_paused(name, chance.random() < 0.5)
         if chance.random() < 0.1:
             cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
+        if chance.random() < 0.1:
+            cell.set_rate(name, chance.choice([None, Rate(1, 1, 1), Rate(3, 2, 5)]))
 
 
 @pytest.mark.parametrize("heaviest", [1, 3, 100])

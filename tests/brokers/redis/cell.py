@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from fractions import Fraction
 from typing import Any, Self
 from uuid import UUID
@@ -14,6 +15,7 @@ import redis
 from taketurns.brokers.redis import RedisBroker, scripts
 from taketurns.brokers.redis.server import Server, cell_key
 from taketurns.engine import turns
+from taketurns.engine.rate import Bucket, Rate, owed, starts_left
 from taketurns.engine.task import TERMINAL, Status
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import Move
@@ -60,7 +62,7 @@ class RedisCell:
     ) -> UUID:
         company_id = new_id()
         self._slugs[company_id] = slug
-        self._put(slug, weight=weight, max_in_flight=max_in_flight or "", paused=int(paused))
+        self._put(slug, weight=weight, max_in_flight=max_in_flight or "", paused=int(paused), **_told(None))
         return company_id
 
     def set_weight(self, slug: str, weight: int) -> None:
@@ -69,6 +71,9 @@ class RedisCell:
     def set_max_in_flight(self, slug: str, most: int | None) -> None:
         self._put(slug, max_in_flight=most or "")
 
+    def set_rate(self, slug: str, rate: Rate | None) -> None:
+        self._put(slug, **_told(rate))
+
     def set_paused(self, slug: str, paused: bool) -> None:
         self._put(slug, paused=int(paused))
 
@@ -76,7 +81,8 @@ class RedisCell:
         company_id = self._id_of(slug)
         known = self.client.hgetall(self.key("company", company_id)) | changes
         told = [known[name] for name in ("weight", "max_in_flight", "paused")]
-        self.run("put_company", str(company_id), slug, *told, int(known.get("updated_at", 0)) + 1, "")
+        rate = [known[name] for name in ("rate_tasks", "rate_seconds", "rate_burst")]
+        self.run("put_company", "", str(company_id), slug, *told, int(known.get("updated_at", 0)) + 1, *rate)
 
     def delete_company(self, slug: str) -> None:
         while self.run("forget_company", str(self._id_of(slug)), 1_000):
@@ -229,8 +235,13 @@ class RedisCell:
         lines = {line for line in self._lines() if not line[1].startswith("!")}
         queues = {queue for _, queue in lines} | set(self.client.hkeys(self.key("rotations")))
         wanted = {line for line in lines if line[0] in served}
+        resting = set(self.client.zrange(self.key("rests"), 0, -1))
         found = {
-            (company, queue) for queue in queues for company in self.client.zrange(self.key("turns", queue), 0, -1)
+            (company, queue)
+            for queue in queues
+            for kind in ("turns", "resting")
+            for company in self.client.zrange(self.key(kind, queue), 0, -1)
+            if (company in resting) is (kind == "resting")
         }
         if wanted != found:
             yield f"companies have work but no turn, or a turn but no work: {wanted ^ found}"
@@ -245,7 +256,7 @@ class RedisCell:
         }
         if told != lines:
             yield f"lines differ from their index: {told ^ lines}"
-        waiting = {company for company, _ in wanted}
+        waiting = {company for company, _ in wanted} - resting
         if waiting != self.client.smembers(self.key("waiting")):
             yield f"those who wait differ from their index: {waiting}"
         running = {company for company in map(str, self._slugs) if self.client.exists(self.key("held", company))}
@@ -259,9 +270,19 @@ class RedisCell:
         told: dict[str, str] = self.client.hgetall(self.key("company", company))
         return told
 
-    def seen_by_the_rule(self, queues: Sequence[str]) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
-        """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id."""
-        return known_to_the_rule(self.client.eval(look(SEEN), 1, self.prefix, json.dumps(list(queues))))
+    def seen_by_the_rule(
+        self, queues: Sequence[str], at: datetime | None = None
+    ) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
+        """What the model in taketurns.engine.turns needs to tell the next claim; companies go by their id.
+
+        Rates need the moment of the claim.
+        """
+        return known_to_the_rule(self.client.eval(look(SEEN), 1, self.prefix, json.dumps(list(queues))), at)
+
+
+def _told(rate: Rate | None) -> dict[str, int | str]:
+    numbers = ("", "", "") if rate is None else (rate.tasks, rate.seconds, rate.burst)
+    return dict(zip(("rate_tasks", "rate_seconds", "rate_burst"), numbers, strict=True))
 
 
 SEEN = """
@@ -278,9 +299,12 @@ local function seen(named)
     for _, company in ipairs(redis.call('SMEMBERS', key('companies'))) do
       told.companies[company] = redis.call('HMGET', key('company', company), 'weight', 'max_in_flight', 'paused')
       table.insert(told.companies[company], redis.call('SCARD', key('held', company)))
+      table.insert(told.companies[company],
+        redis.call('HMGET', key('company', company), 'rate_tasks', 'rate_seconds', 'rate_burst'))
+      table.insert(told.companies[company], redis.call('HMGET', key('bucket', company), 'owed', 'seconds', 'at'))
       rotation.waiting[company] = redis.call('ZCARD', key('line', company, queue))
     end
-    for _, kind in ipairs({ 'turns', 'idle' }) do
+    for _, kind in ipairs({ 'turns', 'resting', 'idle' }) do
       local places = redis.call('ZRANGE', key(kind, queue), 0, -1, 'WITHSCORES')
       for place = 1, #places, 2 do
         rotation.places[places[place]] = places[place + 1]
@@ -298,12 +322,16 @@ def look(functions: str, body: str = "return seen(cjson.decode(ARGV[1]))") -> st
     return f"#!lua\n{scripts.read(scripts.PROLOGUE)}\n{functions}\n{body}"
 
 
-def known_to_the_rule(seen: str | bytes) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
+def known_to_the_rule(
+    seen: str | bytes, at: datetime | None = None
+) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
     """What `seen` told, as the model has it."""
     told = json.loads(seen)
     companies = {
-        company: turns.Company(int(weight), held, int(most) if most else None, paused == "1")
-        for company, (weight, most, paused, held) in dict(told["companies"]).items()
+        company: turns.Company(
+            int(weight), held, int(most) if most else None, paused == "1", _starts_left(rate, bucket, at)
+        )
+        for company, (weight, most, paused, held, rate, bucket) in dict(told["companies"]).items()
     }
     rotations = {
         queue: turns.Rotation(
@@ -314,6 +342,14 @@ def known_to_the_rule(seen: str | bytes) -> tuple[dict[str, turns.Company], dict
         for queue, rotation in dict(told["rotations"]).items()
     }
     return companies, rotations
+
+
+def _starts_left(rate: Sequence[str], bucket: Sequence[str], at: datetime | None) -> int | None:
+    if not all(rate):
+        return None
+    known = Rate(*map(int, rate))
+    now = 0 if at is None else round(at.timestamp() * 1_000_000)
+    return starts_left(known, owed(known, Bucket(*map(int, bucket)) if all(bucket) else None, now))
 
 
 def exact(place: float) -> Fraction:

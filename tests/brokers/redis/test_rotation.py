@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taketurns.engine import turns
+from taketurns.engine.rate import Rate
 from taketurns.engine.task import ClaimedTask
 from tests.brokers.cell import new_tasks, reports
 from tests.brokers.redis.cell import ROUND, RedisCell, exact, look
@@ -28,9 +30,14 @@ by_random_moves = settings(max_examples=60, deadline=None, suppress_health_check
 
 weights = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([1, 100]))
 batches = st.one_of(st.just(1), st.integers(1, 10), st.integers(1, 100))
+rates = st.none() | st.builds(Rate, st.integers(1, 7), st.integers(1, 3), st.integers(1, 4))
 companies = st.lists(
-    st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), min_size=1, max_size=7
+    st.tuples(st.fixed_dictionaries({"weight": weights, "max_in_flight": st.none() | st.integers(1, 4)}), rates),
+    min_size=1,
+    max_size=7,
 )
+microseconds = st.sampled_from([0, 1, 333_333, 500_000, 1_000_000, 5_000_000])
+steps = st.lists(st.tuples(batches, microseconds), min_size=1, max_size=8)
 
 NEXT_PLACES = """
 local told = {}
@@ -41,13 +48,18 @@ return told
 """
 
 
-async def claim_as_told(cell: RedisCell, batch: int, queues: Sequence[str] = ("default",)) -> list[ClaimedTask]:
+async def claim_as_told(
+    cell: RedisCell, batch: int, queues: Sequence[str] = ("default",), at: datetime | None = None
+) -> list[ClaimedTask]:
     """Claim, and compare turn by turn with what the rule says of the state that the claim finds."""
-    known, rotations = cell.seen_by_the_rule(queues)
+    known, rotations = cell.seen_by_the_rule(queues, at)
     told = turns.take(known, rotations, queues, batch)
-    taken = await cell.broker.claim(WORKER, queues=queues, batch=batch)
+    taken = await cell.broker.claim(WORKER, queues=queues, batch=batch, at=at)
     assert [(task.queue, str(task.company_id)) for task in taken] == [(turn.queue, turn.company) for turn in told]
-    _, found = cell.seen_by_the_rule(queues)
+    left_to_start, found = cell.seen_by_the_rule(queues, at)
+    assert {name: one.starts_left for name, one in left_to_start.items()} == {
+        name: one.starts_left for name, one in known.items()
+    }
     for queue in queues:
         assert found[queue].place == rotations[queue].place
         assert found[queue].places == rotations[queue].places
@@ -55,18 +67,25 @@ async def claim_as_told(cell: RedisCell, batch: int, queues: Sequence[str] = ("d
 
 
 @by_random_moves
-@given(companies, st.lists(batches, min_size=1, max_size=8), st.randoms())
+@given(companies, steps, st.randoms())
 async def test_the_claim_takes_the_turns_of_the_rule(
-    cell: RedisCell, companies: list[dict[str, Any]], batches: list[int], chance: random.Random
+    cell: RedisCell,
+    companies: list[tuple[dict[str, Any], Rate | None]],
+    steps: list[tuple[int, int]],
+    chance: random.Random,
 ) -> None:
     cell.clear()
     names = [chr(ord("a") + place) for place in range(len(companies))]
-    for name, options in zip(names, companies, strict=True):
+    for name, (options, rate) in zip(names, companies, strict=True):
         cell.add_company(name, **options)
+        cell.set_rate(name, rate)
     running: list[ClaimedTask] = []
-    for batch in batches:
+    now = datetime.now(UTC) + timedelta(minutes=1)
+    for batch, pause in steps:
+        now += timedelta(microseconds=pause)
         await _disturb(cell, names, chance)
-        running += await claim_as_told(cell, batch, chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]]))
+        queues = chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]])
+        running += await claim_as_told(cell, batch, queues, now)
         ended = [task for task in running if chance.random() < 0.5]
         await cell.broker.settle(reports(ended))
         running = [task for task in running if task not in ended]
@@ -84,6 +103,8 @@ async def _disturb(cell: RedisCell, names: Sequence[str], chance: random.Random)
             cell.set_paused(name, chance.random() < 0.5)
         if chance.random() < 0.1:
             cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
+        if chance.random() < 0.1:
+            cell.set_rate(name, chance.choice([None, Rate(1, 1, 1), Rate(3, 2, 5)]))
 
 
 @pytest.mark.parametrize("heaviest", [1, 3, 100])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
@@ -12,9 +13,10 @@ import psycopg
 from psycopg import AsyncConnection
 
 from taketurns.brokers.postgres import leases, wakeups
-from taketurns.engine.errors import IdempotencyConflict, QuotaBusy, QuotaExceeded, UnknownCompany
+from taketurns.engine.errors import IdempotencyConflict, QueueFull, QuotaBusy, QuotaExceeded, UnknownCompany
 from taketurns.engine.quota import Allowance
 from taketurns.engine.task import (
+    Claimed,
     ClaimedTask,
     Enqueued,
     NewTask,
@@ -113,10 +115,11 @@ class PostgresBroker:
         batch: int,
         skipped_types: Sequence[str] = (),
         at: datetime | None = None,
-    ) -> list[ClaimedTask]:
+    ) -> Claimed:
         token = self._make_token()
         rows = await self.database.call("claim", worker_id, list(queues), batch, token, list(skipped_types), at)
-        return [ClaimedTask(*(*row, token)) for row in rows]
+        again_at = rows.pop()[-1] if rows and rows[-1][-1] is not None else None
+        return Claimed((ClaimedTask(*(*row[:-1], token)) for row in rows), again_at=again_at)
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
         ordered = sorted(reports, key=lambda report: (report.task.company_id, report.task.task_id))
@@ -198,11 +201,13 @@ class PostgresBroker:
         ((turns,),) = await self.database.call("heal_turns")
         return int(lines) + int(turns)
 
-    async def park(self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000) -> dict[str, int]:
-        return dict(await self.database.call("park", list(types), list(queues), most))
+    async def park(
+        self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000, at: datetime | None = None
+    ) -> dict[str, int]:
+        return dict(await self.database.call("park", list(types), list(queues), most, at))
 
-    async def unpark(self, *, most: int = 1_000) -> int:
-        ((count, queues),) = await self.database.call("unpark", most)
+    async def unpark(self, *, most: int = 1_000, at: datetime | None = None) -> int:
+        ((count, queues),) = await self.database.call("unpark", most, at)
         self.notifier.announce(queues)
         return int(count)
 
@@ -275,11 +280,17 @@ def enqueue_arguments(
 
 
 def enqueued_tasks(rows: Sequence[Row], *, of: int) -> list[Enqueued]:
-    """What the rows of enqueue.sql say of so many tasks. Raises IdempotencyConflict, QuotaExceeded and QuotaBusy."""
+    """What the rows of enqueue.sql say of so many tasks.
+
+    Raises IdempotencyConflict, QueueFull, QuotaExceeded and QuotaBusy.
+    """
     allowances: tuple[Allowance, ...] = ()
     for _, outcome, *_, told in [row for row in rows if row[0] == 0]:
         if outcome == "busy":
             raise QuotaBusy
+        if outcome == "full":
+            full = json.loads(told)
+            raise QueueFull(full["max_queued"], full["wanted"])
         wanted, allowances = quotas.read(told)
         if outcome == "refused":
             raise QuotaExceeded(allowances, wanted)

@@ -2,7 +2,11 @@
 -- Safe because the decision is made under the cell's lock by statements that begin after it was taken (each has a
 -- snapshot of its own), and because only one DELETE can take a row from pending_tasks, lock or no lock.
 -- Lives on turns_pkey (whose turn), pending_tasks_pkey (each company's head) and processing_tasks_claimed_at_idx
--- (who holds what). The rule is told in taketurns/engine/turns.py; the names are the same here.
+-- (who holds what). The rule is told in taketurns/engine/turns.py and rate.py; the names are the same here.
+--
+-- A line whose company has reached a limit rests: its turn leaves the walk, and comes back in the first claim that may
+-- serve it. When a claim is not full and such a line waits for its rate, a last row with no task tells until when.
+-- Resting lives on lines_rests_until_idx and lines_full_since_idx. See decisions/0012.
 --
 -- While a transaction elsewhere keeps an old snapshot, rows that claims have removed stay where they were, and every
 -- scan from the beginning would step over all of them. Then scans begin at floors, below which nothing was left; once
@@ -31,7 +35,8 @@ create or replace function claim(
     timeout_seconds double precision,
     request_id text,
     created_at timestamptz,
-    traceparent text
+    traceparent text,
+    again_at timestamptz
 )
 language plpgsql volatile
 set search_path from current
@@ -51,19 +56,26 @@ declare
     few constant integer := 100;
     -- How many companies may leave in one claim: each takes a lock, and the server's table of them is small.
     may_leave integer := 1000;
+    -- How many lines whose time has come are brought back in one claim.
+    may_return constant integer := 1000;
     cell constant text := current_schema();
     nobody constant uuid := '00000000-0000-0000-0000-000000000000';
     everybody constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
     moment timestamptz;
     free integer := batch;
+    told integer;
     line text;
     lifted boolean;
     last looks;
     looked_lately boolean;
     is_over_dead_rows boolean;
     oldest_claim timestamptz;
+    full_from timestamptz;
+    due_from timestamptz;
     holders uuid[];
     holdings integer[];
+    started integer[];
+    full_companies uuid[];
     hands_in_all bigint;
     total_weight bigint;
     companies_waiting integer := 0;
@@ -86,6 +98,18 @@ declare
     near_weights integer[];
     near_hands integer[];
     near_rooms integer[];
+    near_resting tid[];
+    near_rests timestamptz[];
+    near_limits integer[];
+    resting_rows tid[] := '{}';
+    resting_queues text[] := '{}';
+    resting_until timestamptz[] := '{}';
+    resting_below integer[] := '{}';
+    some_are_paused boolean;
+    types_are_paused boolean;
+    ahead integer;
+    some_are_rated boolean;
+    any_is_rated boolean := false;
     chosen_rows tid[];
     chosen_companies uuid[];
     chosen_turns integer[];
@@ -110,11 +134,18 @@ begin
         moment between last.from_the_beginning_at and last.from_the_beginning_at + interval '1 second', false);
     is_over_dead_rows := looked_lately and last.has_old_snapshot;
     oldest_claim := case when is_over_dead_rows then last.oldest_claim else '-infinity' end;
+    select count(*) > 0, coalesce(bool_or(z.type <> ''), false) into some_are_paused, types_are_paused from pauses z
+    where z.until is null or z.until > moment;
+    ahead := case when cardinality(skipped_types) > 0 or types_are_paused then look_ahead else 0 end;
+    full_from := oldest_claim;
+    due_from := case when is_over_dead_rows then last.from_the_beginning_at else '-infinity' end;
 
     -- Who holds how many hands, this batch included, and the weight of those companies.
     select coalesce(array_agg(h.company_id), '{}'), coalesce(array_agg(h.hands), '{}'),
+        array_fill(0, array[count(*)::integer]),
+        coalesce(array_agg(h.company_id) filter (where h.hands >= c.max_in_flight), '{}'),
         coalesce(min(h.oldest_claim), moment), coalesce(sum(h.hands), 0) + batch, coalesce(sum(c.weight), 0)
-    into holders, holdings, oldest_claim, hands_in_all, total_weight
+    into holders, holdings, started, full_companies, oldest_claim, hands_in_all, total_weight
     from (
         select p.company_id, count(*)::integer as hands, min(p.claimed_at) as oldest_claim
         from (
@@ -124,8 +155,35 @@ begin
         ) p
         group by p.company_id
     ) h
-    left join lateral (select c.weight from companies c where c.id = h.company_id offset 0) c on true;
+    left join lateral (select c.weight, c.max_in_flight from companies c where c.id = h.company_id offset 0) c on true;
     holders_before := holders;
+
+    -- Lines that have rested come back to where they were; over dead rows, to where the walk begins at the latest.
+    with rested as materialized (
+        select l.ctid as row_id, l.company_id, l.queue, l.rests_place
+        from lines l
+        where l.rests_until >= due_from and l.rests_until <= moment
+        order by l.rests_until limit may_return
+        for update skip locked
+    ), freed as materialized (
+        select l.ctid as row_id, l.company_id, l.queue, l.rests_place
+        from lines l
+        left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = l.company_id
+        where l.full_since >= full_from and coalesce(h.hands, 0) < l.rests_below
+        for update of l skip locked
+    ), back as materialized (
+        select * from rested union all select * from freed
+    ), returned as (
+        update turns t
+        set queue = b.queue,
+            place = case when is_over_dead_rows then greatest(t.place, (
+                select r.lowest_turn from rotations r where r.queue = b.queue order by r.place desc limit 1))
+                else t.place end
+        from back b
+        where t.queue = '!' || b.queue and t.place = b.rests_place and t.company_id = b.company_id
+    )
+    update lines l set rests_place = null, rests_until = null, full_since = null, rests_below = null
+    from back b where l.ctid = b.row_id;
 
     foreach lifted in array array[false, true] loop
         foreach line in array in_queues loop
@@ -137,19 +195,28 @@ begin
             behind_place := lowest - 0.000001;
             behind_company := everybody;
             look := 1;
-            passed_over := cardinality(holders_before);
+            passed_over := cardinality(holders_before) - cardinality(full_companies);
             while free > 0 loop
                 -- Who stands nearest, behind the last turn that was looked at, and how many more hands each may have
-                -- (-1: none, for it is paused or gone). A company that is passed over holds hands, so as many more as
-                -- hold any are enough to find the others; the look widens by how many of them have no work.
+                -- (-1: none, for it is paused or gone). A company that is passed over holds its share, so as many more
+                -- as may hold theirs are enough to find the others; the look widens by how many of them have no work,
+                -- or have reached a limit: those are to rest.
                 select array_agg(n.row_id), array_agg(n.company_id), array_agg(n.place),
                     array_agg(coalesce(c.weight, 1)), array_agg(coalesce(h.hands, 0)),
                     array_agg(case when c.paused is distinct from false then -1
-                        else greatest(least(free, c.max_in_flight - coalesce(h.hands, 0)), 0) end),
+                        when z.until is not null then 0
+                        else greatest(least(free, c.max_in_flight - coalesce(h.hands, 0), r.starts), 0) end),
+                    array_agg(n.row_id) filter (where not c.paused and l.is_reached),
+                    array_agg(case when z.until is not null then z.until
+                        when c.max_in_flight <= h.hands then null
+                        else r.until end) filter (where not c.paused and l.is_reached),
+                    array_agg(case when z.until is null and c.max_in_flight <= h.hands then c.max_in_flight end)
+                        filter (where not c.paused and l.is_reached),
+                    bool_or(c.rate_tasks is not null),
                     max(c.weight), count(*) = look * free + passed_over,
                     not lifted and (bool_or(h.hands > 0) or count(*) < free)
                 into near_rows, near_companies, near_places, near_weights, near_hands, near_rooms,
-                    heaviest, look_is_full, shares_matter
+                    near_resting, near_rests, near_limits, some_are_rated, heaviest, look_is_full, shares_matter
                 from (
                     select t.ctid as row_id, t.company_id, t.place
                     from turns t
@@ -158,9 +225,33 @@ begin
                     limit look * free + passed_over
                 ) n
                 left join lateral (select * from companies c where c.id = n.company_id offset 0) c on true
-                left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = n.company_id;
+                left join unnest(holders, holdings, started) as h(company_id, hands, started)
+                    on h.company_id = n.company_id
+                left join lateral (
+                    select starts_left(c.rate_tasks, c.rate_seconds, c.rate_burst, o.owes) as starts,
+                        may_start_at(c.rate_tasks, c.rate_seconds, c.rate_burst, o.owes, moment) as until
+                    from (
+                        select owes(c.id, c.rate_tasks, c.rate_seconds, c.rate_burst, moment)
+                            + coalesce(h.started, 0) * c.rate_seconds * 1000000::bigint as owes
+                        offset 0) o
+                    where c.rate_tasks is not null
+                ) r on true
+                left join lateral (
+                    select max(coalesce(z.until, 'infinity')) as until from pauses z
+                    where some_are_paused and z.company_id in (nobody, n.company_id) and z.queue = line and z.type = ''
+                        and (z.until is null or z.until > moment)
+                ) z on true
+                cross join lateral (
+                    select z.until is not null or c.max_in_flight <= h.hands or r.starts = 0 as is_reached) l;
 
                 exit when near_rows is null;
+                any_is_rated := any_is_rated or some_are_rated;
+                if near_resting is not null then
+                    resting_rows := resting_rows || near_resting;
+                    resting_queues := resting_queues || array_fill(line, array[cardinality(near_resting)]);
+                    resting_until := resting_until || near_rests;
+                    resting_below := resting_below || near_limits;
+                end if;
 
                 loop
                     -- The weight of the companies that had tasks waiting or running, as far as it matters: until every
@@ -172,18 +263,33 @@ begin
                             select r.company_id, c.weight
                             from (
                                 select d.company_id, row_number() over (order by d.company_id) as number
-                                from (select distinct l.company_id from lines l where l.company_id > weighed) d
+                                from (
+                                    select distinct l.company_id from lines l
+                                    where l.company_id > weighed and l.rests_place is null
+                                        and not (some_are_paused and exists (
+                                            select from pauses z
+                                            where z.company_id in (nobody, l.company_id) and z.queue = l.queue
+                                                and z.type = '' and (z.until is null or z.until > moment)))
+                                ) d
                             ) r
                             cross join lateral (
-                                select c.weight from companies c where c.id = r.company_id and not c.paused offset 0) c
-                            where is_over_dead_rows or r.number > few or r.company_id = any (taken_companies) or exists (
+                                select c.* from companies c where c.id = r.company_id and not c.paused offset 0) c
+                            where r.company_id <> all (full_companies)
+                                and (c.rate_tasks is null or 0 < starts_left(c.rate_tasks, c.rate_seconds, c.rate_burst,
+                                    owes(c.id, c.rate_tasks, c.rate_seconds, c.rate_burst, moment)))
+                                and (is_over_dead_rows or r.number > few or r.company_id = any (taken_companies) or exists (
                                 select
                                 from lines l
                                 cross join lateral (
-                                    select from pending_tasks p where p.queue = l.queue and p.company_id = l.company_id
-                                    order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p
-                                where l.company_id = r.company_id
-                                offset 0)
+                                    select p.type from pending_tasks p
+                                    where p.queue = l.queue and p.company_id = l.company_id
+                                    order by p.queue, p.company_id, p.priority, p.run_after, p.task_id
+                                    limit case when types_are_paused then look_ahead else 1 end) p
+                                where l.company_id = r.company_id and not (types_are_paused and exists (
+                                    select from pauses z
+                                    where z.company_id in (nobody, l.company_id) and z.queue in ('', l.queue)
+                                        and z.type = p.type and (z.until is null or z.until > moment)))
+                                offset 0))
                             order by r.company_id
                         loop
                             weighed := waiting.company_id;
@@ -280,8 +386,7 @@ begin
                                     where p.queue = line and p.company_id = c.company_id
                                         and p.priority < coalesce(f.floor_priority, 32767)
                                     order by p.queue, p.company_id, p.priority, p.run_after, p.task_id
-                                    limit c.turns
-                                        + case when cardinality(skipped_types) > 0 then look_ahead else 0 end
+                                    limit c.turns + ahead
                                 )
                                 union all
                                 (
@@ -291,11 +396,13 @@ begin
                                         and (p.priority, p.run_after, p.task_id)
                                             >= (f.floor_priority, f.floor_run_after, f.floor_task_id)
                                     order by p.queue, p.company_id, p.priority, p.run_after, p.task_id
-                                    limit c.turns
-                                        + case when cardinality(skipped_types) > 0 then look_ahead else 0 end
+                                    limit c.turns + ahead
                                 )
                             ) p
-                            where p.type <> all (skipped_types)
+                            where p.type <> all (skipped_types) and not (types_are_paused and exists (
+                                select from pauses z
+                                where z.company_id in (nobody, c.company_id) and z.queue in ('', line)
+                                    and z.type = p.type and (z.until is null or z.until > moment)))
                             order by p.priority, p.run_after, p.task_id
                             limit c.turns
                         ) h
@@ -353,14 +460,15 @@ begin
                 passed_over := 0;
                 look := least(64, case when pass_tasks = '{}' then look * 2
                     else ceil((select sum(c) from unnest(chosen_turns) c)::numeric / cardinality(pass_tasks)) end);
-                select array_agg(h.company_id), array_agg(h.hands) into holders, holdings
+                select array_agg(h.company_id), array_agg(h.hands), array_agg(h.started)
+                into holders, holdings, started
                 from (
-                    select h.company_id, sum(h.hands)::integer as hands
+                    select h.company_id, sum(h.hands)::integer as hands, sum(h.started)::integer as started
                     from (
-                        select * from unnest(holders, holdings)
+                        select * from unnest(holders, holdings, started)
                         union all
-                        select c.company_id, 1 from unnest(pass_companies) as c(company_id)
-                    ) as h(company_id, hands)
+                        select c.company_id, 1, 1 from unnest(pass_companies) as c(company_id)
+                    ) as h(company_id, hands, started)
                     group by h.company_id
                 ) h;
 
@@ -403,6 +511,41 @@ begin
         end loop;
     end loop;
 
+    -- What starts is owed; who has reached a limit rests.
+    if any_is_rated and taken_tasks <> '{}' then
+        with spent as materialized (
+            select c.id, coalesce(b.number, 0) as number, c.rate_seconds,
+                owed(c.rate_tasks, c.rate_seconds, c.rate_burst, b, moment)
+                    + h.started * c.rate_seconds * 1000000::bigint as owed
+            from unnest(holders, started) as h(company_id, started)
+            cross join lateral (
+                select c.* from companies c where c.id = h.company_id and c.rate_tasks is not null offset 0) c
+            left join lateral (
+                select b.* from buckets b where b.company_id = c.id order by b.company_id desc, b.number desc limit 1
+            ) b on true
+            where h.started > 0
+        ), gone as (
+            delete from buckets b using spent s where b.company_id = s.id and b.number = s.number
+        )
+        insert into buckets (company_id, number, owed, seconds, at)
+        select s.id, s.number + 1, s.owed, s.rate_seconds, moment from spent s;
+    end if;
+    if resting_rows <> '{}' then
+        with resting as materialized (
+            select r.row_id, r.queue, max(r.until) as until, max(r.below) as below
+            from unnest(resting_rows, resting_queues, resting_until, resting_below) as r(row_id, queue, until, below)
+            group by r.row_id, r.queue
+        ), left_the_walk as (
+            update turns t set queue = '!' || r.queue from resting r
+            where t.ctid = r.row_id and t.queue = r.queue
+            returning t.company_id, r.queue, t.place, r.until, r.below
+        )
+        update lines l
+        set rests_place = w.place, rests_until = case when w.below is null then w.until end,
+            full_since = case when w.below is not null then moment end, rests_below = w.below
+        from left_the_walk w where l.company_id = w.company_id and l.queue = w.queue;
+    end if;
+
     if taken_tasks <> '{}' and (is_over_dead_rows or not looked_lately) then
         perform look(moment, is_over_dead_rows, oldest_claim);
     end if;
@@ -413,7 +556,7 @@ begin
     return query
     select t.company_id, t.id, t.type, t.queue, t.priority, p.run_after, p.retry_count, p.rescue_count,
         p.event_number, p.claimed_at, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at,
-        t.traceparent
+        t.traceparent, null::timestamptz
     from unnest(taken_companies, taken_tasks) with ordinality as o(company_id, task_id, turn)
     cross join lateral (
         select * from processing_tasks p where p.company_id = o.company_id and p.task_id = o.task_id offset 0) p
@@ -421,12 +564,21 @@ begin
     order by o.turn;
 
     -- A task whose record was removed by hand is nobody's to do, and holds no hand.
-    get diagnostics free = row_count;
-    if free < cardinality(taken_tasks) then
+    get diagnostics told = row_count;
+    if told < cardinality(taken_tasks) then
         delete from processing_tasks p
         using unnest(taken_companies, taken_tasks) as o(company_id, task_id)
         where p.company_id = o.company_id and p.task_id = o.task_id
             and not exists (select from tasks t where t.company_id = p.company_id and t.id = p.task_id);
+    end if;
+
+    if free > 0 then
+        return query
+        select null::uuid, null::uuid, null::text, null::text, null::smallint, null::timestamptz, null::integer,
+            null::smallint, null::integer, null::timestamptz, null::text, null::integer, null::double precision,
+            null::text, null::timestamptz, null::text, l.rests_until
+        from lines l where l.rests_until > moment and l.rests_until < 'infinity' and l.queue = any (in_queues)
+        order by l.rests_until limit 1;
     end if;
 end
 $$;

@@ -33,6 +33,8 @@ begin
     delete from lines where company_id = of_company;
     delete from turns t using unnest(queues, places) as known(queue, place)
     where t.queue = known.queue and t.place = known.place and t.company_id = of_company;
+    delete from buckets where company_id = of_company;
+    delete from pauses where company_id = of_company;
     delete from schedules where company_id = of_company;
     delete from companies c where c.id = of_company;
     is_deleted := found;

@@ -8,6 +8,7 @@
 -- `of_company` is an id or a slug. One array element a task; null where a task has no such value, `keys` in a batch
 -- without keys may be null as a whole. Raises no_data_found when there is no such company.
 -- With quotas there is a row number 0: `reserved`, or, alone in its meaning, `refused` or `busy`: nothing was stored.
+-- Of a company with a limit on what it may have queued, one submits at a time, and row number 0 may say `full`.
 -- With a worker and a token the tasks are done where they are asked for: they are `processing` at once, in a line that
 -- nobody serves (`!inline`), and are nobody's turn.
 
@@ -54,17 +55,21 @@ declare
     earlier jsonb := '{}';
     is_charged boolean;
     wanted integer := cardinality(task_ids);
+    most_queued integer;
     reservation record;
 begin
     if owner is not null then
         perform pg_advisory_xact_lock_shared(company_lock(owner));
     end if;
-    select num_nonnulls(c.hourly_quota, c.daily_quota, c.monthly_quota) > 0 into is_charged
+    select num_nonnulls(c.hourly_quota, c.daily_quota, c.monthly_quota) > 0, c.max_queued into is_charged, most_queued
     from companies c where c.id = owner;
     if not found then
         raise exception 'no company %', quote_literal(of_company) using errcode = 'no_data_found';
     end if;
 
+    if most_queued is not null and with_token is null then
+        perform hold_queue(owner);
+    end if;
     if keys is not null then
         insert into idempotency_keys as k (company_id, key, fingerprint, task_id, expires_at)
         select distinct on (n.key) owner, n.key, n.fingerprint, n.task_id, moment + key_lifetime
@@ -95,9 +100,16 @@ begin
         end if;
     end if;
 
-    if is_charged then
+    if is_charged or most_queued is not null then
         wanted := wanted - (select count(*) from jsonb_object_keys(earlier));
-        is_charged := wanted > 0;
+        is_charged := is_charged and wanted > 0;
+    end if;
+    if wanted > 0 and with_token is null and not has_room(owner, wanted, most_queued) then
+        delete from idempotency_keys k using unnest(task_ids) as n(task_id)
+        where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+        return query select 0, 'full', owner, null::uuid, null::text, null::timestamptz, null::timestamptz,
+            jsonb_build_object('wanted', wanted, 'max_queued', most_queued)::text;
+        return;
     end if;
     if is_charged then
         select 'refused' as outcome, l.* into reservation from look_at_quotas(owner, wanted, moment) l;
@@ -174,4 +186,28 @@ as $$
     select case when pg_input_is_valid(named, 'uuid') and length(named) = 36
         then (select c.id from companies c where c.id = named::uuid)
         else (select c.id from companies c where c.slug = named) end
+$$;
+
+-- Held by whoever submits for a company that has a limit on what it may have queued, until it commits. It is taken
+-- before any idempotency key, so that nobody who holds it waits for another who wants it.
+create or replace function hold_queue(of_company uuid) returns void
+language sql volatile
+set search_path from current
+set lock_timeout = '2s'
+as $$ select pg_advisory_xact_lock(hashtextextended('queue' || current_schema() || of_company::text, 0)) $$;
+
+-- Whether a company may have so many more tasks waiting. Counts no more of them than it may have: there is no counter
+-- that could drift. Lives on the (company_id, task_id) indexes.
+create or replace function has_room(of_company uuid, wanted integer, most_queued integer) returns boolean
+language sql stable
+set search_path from current
+set enable_seqscan = off
+as $$
+    select most_queued is null or wanted <= most_queued and not exists (
+        select from (
+            (select from pending_tasks p where p.company_id = of_company limit most_queued)
+            union all
+            (select from scheduled_tasks s where s.company_id = of_company limit most_queued)
+        ) queued
+        offset greatest(most_queued - wanted, 0))
 $$;

@@ -37,6 +37,11 @@ begin
 end
 $$;
 
+-- Where the turn of a line is: in its queue, or, while the line rests, beside it.
+create or replace function turn_queue(of_line lines) returns text
+language sql immutable
+as $$ select case when of_line.rests_place is null then of_line.queue else '!' || of_line.queue end $$;
+
 -- Give lines without a turn one again, and drop what a line has beyond one. Called when heal_rotation is; its own net
 -- is the cell's lock, under which lines and turns never differ.
 create or replace function heal_turns() returns integer
@@ -47,18 +52,22 @@ declare
     healed integer;
 begin
     if not exists (
-        select from lines l full join turns t on t.company_id = l.company_id and t.queue = l.queue
-        where l.queue is null or t.queue is null
+        select from lines l full join turns t on t.company_id = l.company_id and t.queue = turn_queue(l)
+        where l.queue is null or t.queue is null or l.rests_place <> t.place
     ) and (select count(*) from lines) = (select count(*) from turns) then
         return 0;
     end if;
     perform pg_advisory_xact_lock(cell_lock());
+    update lines l set rests_place = null, rests_until = null, full_since = null, rests_below = null
+    where l.rests_place is not null and not exists (
+        select from turns t
+        where t.queue = turn_queue(l) and t.place = l.rests_place and t.company_id = l.company_id);
     delete from turns t
-    where not exists (select from lines l where l.company_id = t.company_id and l.queue = t.queue)
+    where not exists (select from lines l where l.company_id = t.company_id and turn_queue(l) = t.queue)
         or exists (select from turns x where x.queue = t.queue and x.company_id = t.company_id and x.place > t.place);
     insert into turns (queue, place, company_id)
     select l.queue, place_reached(l.queue), l.company_id from lines l
-    where not exists (select from turns t where t.company_id = l.company_id and t.queue = l.queue);
+    where not exists (select from turns t where t.company_id = l.company_id and t.queue = turn_queue(l));
     get diagnostics healed = row_count;
     return healed;
 end

@@ -44,6 +44,8 @@ begin
         ) e where e.number = 0 and e.outcome <> 'reserved';
         if refusal = 'refused' then
             raise exception 'a quota of the company is used up' using errcode = 'TQ001';
+        elsif refusal = 'full' then
+            raise exception 'the company has as many tasks waiting as it may have' using errcode = 'TQ003';
         elsif refusal = 'busy' then
             raise exception 'another transaction keeps the quotas of the company' using errcode = 'TQ002';
         end if;

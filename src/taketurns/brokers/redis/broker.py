@@ -15,7 +15,7 @@ from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, 
 from taketurns.brokers.redis.server import Server
 from taketurns.engine.errors import IdempotencyConflict, Unconfirmed, UnknownCompany
 from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobName, KnownKey
-from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
+from taketurns.engine.task import Claimed, ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 from taketurns.storage.ids import new_id
 from taketurns.telemetry import Event
 
@@ -98,7 +98,7 @@ class RedisBroker:
         batch: int,
         skipped_types: Sequence[str] = (),
         at: datetime | None = None,
-    ) -> list[ClaimedTask]:
+    ) -> Claimed:
         token = self._make_token()
         arguments = claim_arguments(
             worker_id,
@@ -109,9 +109,9 @@ class RedisBroker:
             lost_lifetime=self._stopped_lifetime,
             at=at,
         )
-        taken, lost = await self.server.call("claim", *arguments)
+        taken, lost, again_at = await self.server.call("claim", *arguments)
         self._tell(lost)
-        return [replies.claimed(row, token) for row in taken]
+        return Claimed((replies.claimed(row, token) for row in taken), again_at=moment(again_at))
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
         arguments = [microseconds(at), self._completed_lifetime, self._stopped_lifetime]
@@ -223,11 +223,15 @@ class RedisBroker:
         await self.server.call("heal")
         return healed
 
-    async def park(self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000) -> dict[str, int]:
+    async def park(
+        self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000, at: datetime | None = None
+    ) -> dict[str, int]:
+        if not types:
+            return {}
         rows = await self.server.call("park", json.dumps(list(types)), json.dumps(list(queues)), most)
         return {type.decode(): count for type, count in rows}
 
-    async def unpark(self, *, most: int = 1_000) -> int:
+    async def unpark(self, *, most: int = 1_000, at: datetime | None = None) -> int:
         count, lost = await self.server.call("unpark", most, self._stopped_lifetime)
         self._tell(lost)
         return int(count)
@@ -268,15 +272,17 @@ class RedisBroker:
         return KnownKey(UUID(job_id.decode()), fingerprint) if job_id else None
 
     async def put_company(self, company: JobCompany, *, instead_of: datetime | None = None) -> None:
+        rate = company.rate
         await self.server.call(
             "put_company",
+            optional(microseconds(instead_of) or None),
             str(company.id),
             company.slug,
             company.weight,
             "" if company.max_in_flight is None else company.max_in_flight,
             int(company.paused),
             microseconds(company.updated_at),
-            optional(microseconds(instead_of) or None),
+            *(("", "", "") if rate is None else (rate.tasks, rate.seconds, rate.burst)),
         )
 
     async def companies(self) -> AsyncIterator[list[JobCompany]]:

@@ -3,14 +3,17 @@
 -- KEYS[1] is the cell, a hash tag in braces. Every key begins with it, so that all of them are in one slot: those that
 -- are only known while a verb runs too. A script runs alone, so whatever is written here together is seen together.
 --
---   companies            set of ids                         company:<id>      hash: slug, weight, max_in_flight,
---                                                                             paused, updated_at
+--   companies            set of ids                         company:<id>      hash: slug, weight, paused, limits,
+--                                                                             updated_at
 --   slugs                hash: slug to id                    jobs:<company>    set of ids
 --   job:<company>:<id>   hash: all of a job                  events:<company>:<id>   list of its moves
 --   scheduled            jobs by due time                    line:<company>:<queue>  pending jobs by priority
 --   lines:<company>      set of queues with pending jobs     waiting           set of companies that may be served one
 --   turns:<queue>        companies by the place of their next turn: those that wait
 --   idle:<queue>         the same of companies that do not wait, until the rotation has passed them
+--   rests                companies that have reached a limit, by when they may be served again, without end where a
+--                        hand must be freed; resting:<queue>  their places, until they are back in turns:<queue>
+--   bucket:<company>     hash: what a company with a rate owes since its last start
 --   rotations            hash: queue to the place that its rotation has reached
 --   weights, weight      the weight of each company that waits or runs, and their sum
 --   processing, held:<company>, hands:<worker>   sets of jobs that are running
@@ -107,24 +110,98 @@ local function weigh(company)
   end
 end
 
+-- Rates, as taketurns/engine/rate.py tells them; the names are the same. Whole numbers below 2^53 are divided exactly.
+local function divided(number, by)
+  return (number - number % by) / by
+end
+
+local function rate_of(tasks, seconds, burst)
+  if (tasks or '') ~= '' then
+    local start = seconds * 1000000
+    return { tasks = tonumber(tasks), seconds = tonumber(seconds), start = start, most = burst * start }
+  end
+end
+
+local function owed(company, rate, moment)
+  local owes, seconds, at = unpack(redis.call('HMGET', key('bucket', company), 'owed', 'seconds', 'at'))
+  if not at or at - moment > divided(rate.most, rate.tasks) then
+    return 0
+  end
+  owes = tonumber(owes)
+  if tonumber(seconds) ~= rate.seconds then
+    owes = divided(owes + seconds * 1000000 - 1, seconds * 1000000) * rate.start
+  end
+  local filling = math.min(math.max(moment - at, 0), divided(rate.most, rate.tasks) + 1)
+  return math.max(math.min(owes, rate.most) - filling * rate.tasks, 0)
+end
+
+-- When a company that has reached a limit may be served again, at the earliest: never while all its hands are in use.
+local function limited_until(company, moment)
+  local most, tasks, seconds, burst = unpack(redis.call('HMGET', key('company', company), 'max_in_flight', 'rate_tasks',
+    'rate_seconds', 'rate_burst'))
+  if (most or '') ~= '' and redis.call('SCARD', key('held', company)) >= tonumber(most) then
+    return '+inf'
+  end
+  local rate = rate_of(tasks, seconds, burst)
+  local owes = rate and owed(company, rate, moment) or 0
+  if rate and owes > rate.most - rate.start then
+    local from = math.max(moment, tonumber(redis.call('HGET', key('bucket', company), 'at')))
+    return whole(from + divided(owes - rate.most + rate.start + rate.tasks - 1, rate.tasks))
+  end
+end
+
+local function move_turns(company, from, to)
+  for _, queue in ipairs(redis.call('SMEMBERS', key('lines', company))) do
+    local place = redis.call('ZSCORE', key(from, queue), company)
+    if place then
+      redis.call('ZREM', key(from, queue), company)
+      redis.call('ZADD', key(to, queue), place, company)
+    end
+  end
+end
+
+-- Let a company with work rest while it has reached a limit, and come back when it has not; it keeps its places.
+local function stand_or_rest(company, moment)
+  if not may_be_served(company) or redis.call('EXISTS', key('lines', company)) == 0 then
+    redis.call('ZREM', key('rests'), company)
+    return
+  end
+  local until_then = limited_until(company, moment)
+  if until_then then
+    redis.call('ZADD', key('rests'), until_then, company)
+    redis.call('SREM', key('waiting'), company)
+    move_turns(company, 'turns', 'resting')
+  else
+    redis.call('ZREM', key('rests'), company)
+    redis.call('SADD', key('waiting'), company)
+    move_turns(company, 'resting', 'turns')
+  end
+end
+
 -- A company that has got work in a queue: its turn comes where it was, or, a newcomer's, where the rotation is.
 local function join(company, queue)
+  if redis.call('ZSCORE', key('resting', queue), company) then
+    return 0
+  end
   redis.call('HSETNX', key('rotations'), queue, 0)
   local place = redis.call('ZSCORE', key('idle', queue), company)
   if place then
     redis.call('ZREM', key('idle', queue), company)
   end
   place = place or redis.call('HGET', key('rotations'), queue)
-  redis.call('SADD', key('waiting'), company)
-  return redis.call('ZADD', key('turns', queue), 'NX', place, company)
+  local joined = redis.call('ZADD', key('turns', queue), 'NX', place, company)
+  stand_or_rest(company, moment_of(''))
+  return joined
 end
 
 -- A company that has no work in a queue, or may not have it done, keeps its place until the rotation has passed it.
 local function leave(company, queue)
-  local place = redis.call('ZSCORE', key('turns', queue), company)
-  if place then
-    redis.call('ZREM', key('turns', queue), company)
-    redis.call('ZADD', key('idle', queue), place, company)
+  for _, places in ipairs({ key('turns', queue), key('resting', queue) }) do
+    local place = redis.call('ZSCORE', places, company)
+    if place then
+      redis.call('ZREM', places, company)
+      redis.call('ZADD', key('idle', queue), place, company)
+    end
   end
 end
 
@@ -154,6 +231,7 @@ local function look_for_end_of_line(company, queue)
   redis.call('SREM', key('lines', company), queue)
   if redis.call('EXISTS', key('lines', company)) == 0 then
     redis.call('SREM', key('waiting'), company)
+    redis.call('ZREM', key('rests'), company)
   end
   return true
 end
@@ -192,6 +270,9 @@ local function let_go(job, worker)
   redis.call('SREM', key('held', company_of(job)), id_of(job))
   redis.call('SREM', key('hands', worker), job)
   redis.call('HDEL', key('job', job), 'claim_token', 'worker_id')
+  if tonumber(redis.call('ZSCORE', key('rests'), company_of(job)) or 0) == math.huge then
+    stand_or_rest(company_of(job), moment_of(''))
+  end
 end
 
 -- Only moves of jobs that somebody watches are told; see watch.lua.

@@ -2,10 +2,13 @@
 -- Take up to `batch` turns for a worker: whose turns they are, then the head jobs of those companies' lines.
 -- Safe because nobody runs in between. It costs what it takes, and one look at each company that is passed over, which
 -- holds hands; never the backlog nor the number of companies. The rule is told in taketurns/engine/turns.py.
+-- A company that has reached a limit rests when the claim is over, and is not looked at until it may be served. When the
+-- claim is not full, it tells when the first that has used up its rate may be.
 -- A job that has lost something is nobody's turn.
 
 local LOOK_AHEAD = 100  -- how far a head is searched past jobs of types that this worker does not know
 local MOST_LOST = 1000  -- more are left for the next claim
+local MAY_RETURN = 1000  -- so many companies whose time has come are brought back in one claim
 local FAR = 2 ^ 52
 
 local moment = moment_of(ARGV[1])
@@ -17,6 +20,11 @@ for _, type in ipairs(cjson.decode(ARGV[6])) do
 end
 local lifetime = tonumber(ARGV[7])
 
+for _, company in ipairs(redis.call('ZRANGEBYSCORE', key('rests'), '-inf', whole(moment), 'LIMIT', 0, MAY_RETURN)) do
+  stand_or_rest(company, moment)
+  weigh(company)
+end
+
 local hands = redis.call('SCARD', key('processing')) + batch
 local total_weight = tonumber(redis.call('GET', key('weight')) or 0)
 local others_wait = redis.call('SCARD', key('waiting')) > 1
@@ -24,8 +32,9 @@ local known, reached, taken = {}, {}, {}
 
 local function look_at(company)
   if not known[company] then
-    local weight, most, paused =
-      unpack(redis.call('HMGET', key('company', company), 'weight', 'max_in_flight', 'paused'))
+    local weight, most, paused, tasks, seconds, burst = unpack(redis.call('HMGET', key('company', company), 'weight',
+      'max_in_flight', 'paused', 'rate_tasks', 'rate_seconds', 'rate_burst'))
+    local rate = rate_of(tasks, seconds, burst)
     weight = tonumber(weight or 1)
     local share = math.ceil(hands * weight / math.max(total_weight, weight))
     known[company] = {
@@ -34,9 +43,17 @@ local function look_at(company)
       share = others_wait and math.min(share, math.max(hands - 1, 1)) or share,
       most = tonumber(most or '') or math.huge,
       is_paused = paused ~= '0',
+      rate = rate,
+      owes = rate and owed(company, rate, moment),
+      started = 0,
     }
   end
   return known[company]
+end
+
+local function is_below_its_limits(candidate)
+  local rate = candidate.rate
+  return candidate.held < candidate.most and (not rate or candidate.owes <= rate.most - rate.start)
 end
 
 -- The first job of a line that this worker may take.
@@ -82,7 +99,7 @@ local function pass_idle_places(queue)
       return
     end
     local idle = look_at(company)
-    if idle.is_paused or idle.held < idle.most then
+    if idle.is_paused or is_below_its_limits(idle) then
       reached[queue] = tonumber(place)
       return
     end
@@ -93,7 +110,7 @@ end
 -- Whole rounds are taken from every place of a queue before numbers become too large to be exact; nobody can tell.
 local function rebase(queue)
   local rounds = reached[queue] - reached[queue] % ROUND
-  for _, places in ipairs({ key('turns', queue), key('idle', queue) }) do
+  for _, places in ipairs({ key('turns', queue), key('idle', queue), key('resting', queue) }) do
     for _, company in ipairs(redis.call('ZRANGE', places, 0, -1)) do
       redis.call('ZINCRBY', places, whole(-rounds), company)
     end
@@ -118,10 +135,14 @@ for _, lifted in ipairs({ false, true }) do
         break
       end
       local candidate = look_at(company)
-      if candidate.held < candidate.most and (lifted or candidate.held < candidate.share) then
+      if is_below_its_limits(candidate) and (lifted or candidate.held < candidate.share) then
         local member = head_of(key('line', company, queue))
         if member and take(company, queue, member) then
           candidate.held = candidate.held + 1
+          candidate.started = candidate.started + 1
+          if candidate.rate then
+            candidate.owes = candidate.owes + candidate.rate.start
+          end
           reached[queue] = math.max(reached[queue], tonumber(place))
           redis.call('ZADD', turns, whole(place_after(reached[queue], candidate.weight)), company)
         end
@@ -137,6 +158,17 @@ for _, lifted in ipairs({ false, true }) do
   end
 end
 
+for company, served in pairs(known) do
+  if served.rate and served.started > 0 then
+    redis.call('HSET', key('bucket', company), 'owed', whole(served.owes), 'seconds', served.rate.seconds,
+      'at', whole(moment))
+  end
+  if not is_below_its_limits(served) then
+    stand_or_rest(company, moment)
+    weigh(company)
+  end
+end
+
 for queue, place in pairs(reached) do
   if place >= FAR then
     rebase(queue)
@@ -148,4 +180,8 @@ end
 if #taken > 0 then
   redis.call('SADD', key('workers'), worker)
 end
-return { taken, lost }
+local again
+if #taken < batch then
+  again = redis.call('ZRANGEBYSCORE', key('rests'), '(' .. whole(moment), '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+end
+return { taken, lost, again and whole(tonumber(again)) or false }

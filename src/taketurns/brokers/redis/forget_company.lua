@@ -8,11 +8,13 @@ if slug and redis.call('HGET', key('slugs'), slug) == company then
   redis.call('HDEL', key('slugs'), slug)
 end
 redis.call('SREM', key('companies'), company)
-redis.call('DEL', key('company', company))
+redis.call('DEL', key('company', company), key('bucket', company))
+redis.call('ZREM', key('rests'), company)
 redis.call('SREM', key('waiting'), company)
 for _, queue in ipairs(redis.call('HKEYS', key('rotations'))) do
   redis.call('ZREM', key('turns', queue), company)
   redis.call('ZREM', key('idle', queue), company)
+  redis.call('ZREM', key('resting', queue), company)
 end
 
 for _, id in ipairs(redis.call('SRANDMEMBER', key('jobs', company), most)) do

@@ -10,6 +10,7 @@ for _, company in ipairs(ARGV) do
       healed = healed + join(company, queue)
     end
   end
+  stand_or_rest(company, moment_of(''))
   weigh(company)
 end
 

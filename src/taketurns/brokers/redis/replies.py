@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from taketurns.engine.job import Charge, Job, JobCompany, JobEvent
+from taketurns.engine.rate import Rate
 from taketurns.engine.task import ClaimedTask, Enqueued, Rescued, Status
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,7 +52,7 @@ def parts(name: bytes) -> tuple[UUID, UUID]:
 
 
 def company_told(name: bytes, row: Sequence[bytes | None]) -> JobCompany:
-    slug, weight, most, paused, updated_at = (value.decode() if value else "" for value in row)
+    slug, weight, most, paused, updated_at, *rate = (value.decode() if value else "" for value in row)
     return JobCompany(
         id=UUID(name.decode()),
         slug=slug,
@@ -59,6 +60,7 @@ def company_told(name: bytes, row: Sequence[bytes | None]) -> JobCompany:
         max_in_flight=int(most) if most else None,
         paused=paused != "0",
         updated_at=_moment(updated_at or "0"),
+        rate=Rate(*map(int, rate)) if all(rate) else None,
     )
 
 

@@ -27,7 +27,13 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("weight", sa.SmallInteger(), server_default=sa.text("1"), nullable=False),
         sa.Column("paused", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("paused_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("max_in_flight", sa.Integer(), nullable=True),
+        sa.Column("max_queued", sa.Integer(), nullable=True),
+        sa.Column("rate_tasks", sa.Integer(), nullable=True),
+        sa.Column("rate_seconds", sa.Integer(), nullable=True),
+        sa.Column("rate_burst", sa.Integer(), nullable=True),
+        sa.Column("limits_set_by", sa.Text(), nullable=True),
         sa.Column("hourly_quota", sa.Integer(), nullable=True),
         sa.Column("daily_quota", sa.Integer(), nullable=True),
         sa.Column("monthly_quota", sa.Integer(), nullable=True),
@@ -46,10 +52,37 @@ def upgrade() -> None:
         sa.CheckConstraint("max_in_flight >= 1", name=op.f("companies_max_in_flight_check")),
         sa.CheckConstraint("least(hourly_quota, daily_quota, monthly_quota) >= 0", name=op.f("companies_quotas_check")),
         sa.CheckConstraint("weight between 1 and 100", name=op.f("companies_weight_check")),
+        sa.CheckConstraint("max_queued >= 0", name=op.f("companies_max_queued_check")),
+        sa.CheckConstraint(
+            "num_nonnulls(rate_tasks, rate_seconds, rate_burst) in (0, 3)"
+            " and least(rate_tasks, rate_burst) between 1 and 100000 and greatest(rate_tasks, rate_burst) <= 100000"
+            " and rate_seconds between 1 and 86400",
+            name=op.f("companies_rate_check"),
+        ),
+        sa.CheckConstraint(
+            f"paused_until {READABLE} and (paused or paused_until is null)",
+            name=op.f("companies_paused_until_check"),
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("companies_pkey")),
         sa.UniqueConstraint("slug", name=op.f("companies_slug_key")),
     )
     op.create_index("companies_weight_idx", "companies", ["weight"], unique=False)
+    op.create_index(
+        "companies_paused_until_idx",
+        "companies",
+        ["paused_until"],
+        unique=False,
+        postgresql_where=sa.text("paused_until is not null"),
+    )
+    op.create_table(
+        "buckets",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("owed", sa.BigInteger(), nullable=False),
+        sa.Column("seconds", sa.Integer(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "number", name=op.f("buckets_pkey")),
+    )
     op.create_table(
         "api_keys",
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -141,6 +174,21 @@ def upgrade() -> None:
         "job_reservations_company_id_reserved_at_idx", "job_reservations", ["company_id", "reserved_at"], unique=False
     )
     op.create_table(
+        "pauses",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("queue", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("type", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("set_by", sa.Text(), nullable=True),
+        sa.Column("set_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.CheckConstraint("queue <> '' or type <> ''", name=op.f("pauses_names_something_check")),
+        sa.CheckConstraint(f"until {READABLE}", name=op.f("pauses_until_is_readable_check")),
+        sa.PrimaryKeyConstraint("company_id", "queue", "type", name=op.f("pauses_pkey")),
+    )
+    op.create_index(
+        "pauses_until_idx", "pauses", ["until"], unique=False, postgresql_where=sa.text("until is not null")
+    )
+    op.create_table(
         "pending_tasks",
         sa.Column("queue", sa.Text(), nullable=False),
         sa.Column("company_id", sa.Uuid(), nullable=False),
@@ -214,7 +262,33 @@ def upgrade() -> None:
         "lines",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("rests_place", sa.Numeric(), nullable=True),
+        sa.Column("rests_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("full_since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("rests_below", sa.Integer(), nullable=True),
+        sa.CheckConstraint(
+            "num_nonnulls(rests_until, full_since) = num_nonnulls(rests_place)"
+            " and num_nonnulls(rests_below) = num_nonnulls(full_since)",
+            name=op.f("lines_rest_check"),
+        ),
         sa.PrimaryKeyConstraint("company_id", "queue", name=op.f("lines_pkey")),
+    )
+    op.create_index(
+        "lines_rests_until_idx",
+        "lines",
+        ["rests_until"],
+        unique=False,
+        postgresql_where=sa.text("rests_until is not null"),
+    )
+    op.create_index(
+        "lines_full_since_idx",
+        "lines",
+        ["full_since"],
+        unique=False,
+        postgresql_where=sa.text("full_since is not null"),
+    )
+    op.create_index(
+        "lines_awake_idx", "lines", ["company_id"], unique=False, postgresql_where=sa.text("rests_place is null")
     )
     op.create_table(
         "schedules",
@@ -440,9 +514,11 @@ def downgrade() -> None:
     op.drop_table("quota_changes")
     op.drop_table("processing_tasks")
     op.drop_table("pending_tasks")
+    op.drop_table("pauses")
     op.drop_table("job_reservations")
     op.drop_table("idempotency_keys")
     op.drop_table("budgets")
+    op.drop_table("buckets")
     op.drop_table("audit_entries")
     op.drop_table("api_keys")
     op.drop_table("companies")
