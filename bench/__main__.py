@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 
-from bench import claim, durability, lanes, throughput
+from bench import claim, durability, lanes, limits, throughput
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=["claim", "throughput", "lanes", "durability"], help="one of them; all otherwise"
+        "what",
+        nargs="?",
+        choices=["claim", "limits", "throughput", "lanes", "durability"],
+        help="one of them; all otherwise",
     )
     parser.add_argument("--large", action="store_true", help="also at 10,000,000 tasks; takes a quarter of an hour")
     options = parser.parse_args()
     command = " ".join(["python -m bench", *([options.what] if options.what else []), *["--large"] * options.large])
     if options.what in (None, "claim"):
         claim.run(large=options.large, command=command)
+    if options.what in (None, "limits"):
+        limits.run(command=command)
     if options.what in (None, "throughput"):
         throughput.run(command=command)
     if options.what in (None, "lanes"):

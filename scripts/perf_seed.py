@@ -30,7 +30,7 @@ BLOCK = 20_000
 
 CELL_TABLES = (
     "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
-    " idempotency_keys, workers"
+    " idempotency_keys, buckets, pauses, workers"
 )
 
 USUAL = """

@@ -56,6 +56,8 @@ def test_every_command_and_option_is_explained() -> None:
         ["doctor"],
         ["openapi"],
         ["mail"],
+        ["pause"],
+        ["resume"],
         ["db", "upgrade"],
         ["heartbeat"],
         ["heartbeat", "check"],
@@ -94,6 +96,44 @@ def test_a_schema_that_a_newer_release_has_moved_is_left_alone(database_url: str
     refused = run("db", "upgrade", url=database_url)
     assert refused.exit_code == 1
     assert "'f00d'" in refused.stderr
+
+
+def test_an_operator_pauses_and_resumes(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "insert into taketurns.companies (id, slug, name) values (gen_random_uuid(), 'acme', 'Acme')"
+        )
+
+        def company() -> tuple[object, ...] | None:
+            return connection.execute(
+                "select paused, paused_until > clock_timestamp() + interval '59 m', limits_set_by"
+                " from taketurns.companies"
+            ).fetchone()
+
+        assert run("pause", "acme", "--for", "1h", url=database_url).exit_code == 0
+        assert company() == (True, True, getpass.getuser())
+        assert run("resume", "acme", url=database_url).exit_code == 0
+        assert company() == (False, None, getpass.getuser())
+        for named in (["acme", "--type", "mail"], ["--queue", "bulk"]):
+            assert run("pause", *named, url=database_url).exit_code == 0
+        paused = connection.execute("select queue, type, set_by from taketurns.pauses order by queue").fetchall()
+        assert paused == [("", "mail", getpass.getuser()), ("bulk", "", getpass.getuser())]
+        assert run("resume", "acme", "--type", "mail", url=database_url).exit_code == 0
+        again = run("resume", "acme", "--type", "mail", url=database_url)
+        assert (again.exit_code, "no such pause" in again.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["acme", "--for", "soon"], ["acme", "--for", "0s"], ["acme", "--for", "1000000000d"]]
+)
+def test_a_pause_of_nothing_or_without_a_time_is_refused(arguments: list[str]) -> None:
+    assert run("pause", *arguments).exit_code == 2
+
+
+def test_a_company_that_is_not_there_cannot_be_paused(database_url: str) -> None:
+    for name in ("nobody", "00000000-0000-0000-0000-000000000000", "No Body"):
+        refused = run("pause", name, url=database_url)
+        assert (refused.exit_code, "there is no company" in refused.output) == (1, True)
 
 
 def test_a_database_that_only_reads_is_refused_with_its_reason(empty_database_url: str) -> None:

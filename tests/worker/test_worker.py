@@ -11,8 +11,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from taketurns.companies import directory
+from taketurns.companies import directory, pauses
 from taketurns.engine.errors import Fail, Unavailable
+from taketurns.engine.rate import Rate
 from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
 from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
@@ -154,6 +155,8 @@ async def test_a_company_at_its_limit_goes_on_as_soon_as_a_task_of_it_ends(house
         ({"max_in_flight": 1}, {"max_in_flight": 2}),
         ({"max_in_flight": 1}, {"max_in_flight": None}),
         ({"paused": True}, {"paused": False}),
+        ({"rate": Rate(1, 3600, 1)}, {"rate": Rate(1, 3600, 2)}),
+        ({"rate": Rate(1, 3600, 1)}, {"rate": None}),
     ],
 )
 async def test_a_company_that_is_given_room_goes_on_at_once(
@@ -172,6 +175,47 @@ async def test_a_company_that_is_given_room_goes_on_at_once(
         await eventually(lambda: not worker.claiming.has_prospects)
         await directory.change(house.database, "acme", change)
         await eventually(lambda: house.are("completed", tasks))
+
+
+async def test_a_company_starts_as_fast_as_its_rate_allows_without_a_poll(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    await directory.change(house.database, "acme", {"rate": Rate(20, 1, 1)})
+    tasks = await house.add("work", count=11)
+    async with house.working(registry, poll_seconds=60):
+        await eventually(lambda: house.are("completed", tasks))
+    assert house.value("select max(started_at) - min(started_at) >= interval '0.5 s' from taketurns.tasks")
+
+
+async def test_a_queue_that_is_resumed_goes_on_at_once(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    await pauses.put(house.database, None, queue="default", type=None)
+    tasks = await house.add("work", count=2)
+    async with house.working(registry, poll_seconds=60) as worker:
+        await worker.listening.is_listening.wait()
+        await eventually(lambda: not worker.claiming.has_prospects)
+        assert house.are("pending", tasks)
+        await pauses.lift(house.database, None, queue="default", type=None)
+        await eventually(lambda: house.are("completed", tasks))
+
+
+async def test_pauses_that_are_over_let_tasks_go_on(house: House, registry: Registry) -> None:
+    async def work() -> None: ...
+
+    async def mail() -> None: ...
+
+    registry.add(work)
+    registry.add(mail)
+    until = house.value("select clock_timestamp() + interval '1 s'")
+    await directory.change(house.database, "acme", {"paused_until": until})
+    await pauses.put(house.database, None, queue=None, type="mail", until=until)
+    tasks = [*await house.add("work"), *await house.add("mail", company="zeta")]
+    async with house.working(registry, poll_seconds=60, duties=[pauses.EndPauses(house.database)]):
+        await eventually(lambda: house.are("completed", tasks))
+    assert house.value("select min(started_at) >= %s from taketurns.tasks", until)
 
 
 # Fault 091: what could not be stored, or read again, ends as a failure that can be read, and others go on.

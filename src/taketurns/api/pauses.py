@@ -104,7 +104,8 @@ async def _list(request: Request, company: UUID | str | None) -> Response:
 async def _put(request: Request, company: UUID | str | None) -> Response:
     lists.refuse_query(request)
     body = await bodies.read(request, PutPause)
-    pause = await pauses.put(parts(request).database, company, queue=body.queue, type=body.type, until=body.until, by=guard.actor_of(request))
+    database, by = parts(request).database, guard.actor_of(request)
+    pause = await pauses.put(database, company, queue=body.queue, type=body.type, until=body.until, by=by)
     if pause is None:
         raise paths.company_not_found()
     return answers.send(answers.pause(pause))

@@ -106,6 +106,48 @@ def worker(
         processes.run_worker(settings)
 
 
+Paused = Annotated[str | None, typer.Argument(metavar="COMPANY", help="Its id or slug; every company if left out.")]
+Queue = Annotated[str | None, typer.Option("--queue", help="Only tasks of this queue.")]
+Type = Annotated[str | None, typer.Option("--type", help="Only tasks of this type.")]
+
+
+@app.command()
+def pause(
+    company: Paused = None,
+    queue: Queue = None,
+    type: Type = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", help="How long: 90s, 10m, 1h, 1d; until resumed otherwise.")
+    ] = None,
+) -> None:
+    """Give no turns to a company, or to tasks of a queue or a type. What runs goes on, what is submitted waits."""
+    from taketurns.cli import pausing  # noqa: PLC0415
+    from taketurns.engine import durations, limits  # noqa: PLC0415
+
+    _name_something(company, queue, type)
+    try:
+        seconds = None if duration is None else durations.seconds(duration)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--for") from None
+    if seconds is not None and not 0 < seconds <= limits.DELAY_SECONDS_MAX:
+        raise typer.BadParameter("must be more than nothing, and a year at most", param_hint="--for")
+    raise typer.Exit(pausing.pause(settings_with(), company, queue=queue, type=type, seconds=seconds))
+
+
+@app.command()
+def resume(company: Paused = None, queue: Queue = None, type: Type = None) -> None:
+    """Lift a pause: name what the pause named."""
+    from taketurns.cli import pausing  # noqa: PLC0415
+
+    _name_something(company, queue, type)
+    raise typer.Exit(pausing.resume(settings_with(), company, queue=queue, type=type))
+
+
+def _name_something(*names: str | None) -> None:
+    if not any(names):
+        raise typer.BadParameter("name a company, a queue (--queue) or a type (--type)", param_hint="COMPANY")
+
+
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Look at the server's settings and at what holds it back; exits 1 when something must be mended."""

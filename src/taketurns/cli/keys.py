@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
-import os
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any, TypeVar
@@ -15,6 +12,7 @@ import typer
 
 from taketurns.api import answers
 from taketurns.assembly.keys import make_stamp
+from taketurns.cli.actor import actor
 from taketurns.companies import directory, keys
 from taketurns.companies.errors import KeyNotActive
 from taketurns.companies.keys import ApiKey, Made
@@ -22,7 +20,6 @@ from taketurns.engine import key as form
 from taketurns.engine.errors import InvalidOption, Unavailable, UnknownCompany
 from taketurns.engine.key import Role
 from taketurns.settings import Settings
-from taketurns.storage.audit import Actor, ActorKind
 from taketurns.storage.database import Database
 
 Answer = TypeVar("Answer")
@@ -51,10 +48,10 @@ def create(
     async def make(database: Database) -> Made:
         if company is None:
             return await keys.create_for_operator(
-                database, stamp=stamp, name=name, role=Role(role or ""), expires=lifetime, by=_by()
+                database, stamp=stamp, name=name, role=Role(role or ""), expires=lifetime, by=actor()
             )
         return await keys.create_for_company(
-            database, _reference(company), stamp=stamp, name=name, scopes=scopes, expires=lifetime, by=_by()
+            database, _reference(company), stamp=stamp, name=name, scopes=scopes, expires=lifetime, by=actor()
         )
 
     return _told(settings, make, lambda made: _show_made(made, as_json=as_json))
@@ -97,7 +94,7 @@ def rotate(settings: Settings, named: str, *, overlap_seconds: float, as_json: b
             former.id,
             stamp=make_stamp(settings),
             overlap=timedelta(seconds=overlap_seconds),
-            by=_by(),
+            by=actor(),
         )
         if made is None:
             raise _unknown(named)
@@ -111,7 +108,7 @@ def revoke(settings: Settings, named: str, *, as_json: bool) -> int:
 
     async def end(database: Database) -> ApiKey:
         key = await _named(database, named)
-        revoked = await keys.revoke(database, key.company_id, key.id, by=_by())
+        revoked = await keys.revoke(database, key.company_id, key.id, by=actor())
         if revoked is None:
             raise _unknown(named)
         return revoked
@@ -184,12 +181,3 @@ def _state(key: ApiKey) -> str:
 
 def _print_json(body: Mapping[str, Any]) -> None:
     typer.echo(answers.encode(body).decode())
-
-
-def _by() -> Actor:
-    """Who is at the command line."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"user {os.getuid()}"
-    return Actor(kind=ActorKind.COMMAND, name=user, address=socket.gethostname())

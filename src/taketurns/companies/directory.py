@@ -199,17 +199,7 @@ async def change(
     """
     if not changes:
         return await find(database, company)
-    columns = dict(changes)
-    if "quotas" in columns:
-        columns |= _quota_columns(columns.pop("quotas"))
-    if "rate" in columns:
-        columns |= _rate_columns(columns.pop("rate"))
-    if columns.get("paused_until") is not None:
-        columns["paused"] = True
-    elif "paused" in columns:
-        columns["paused_until"] = None
-    if LIMITS & changes.keys():
-        columns["limits_set_by"] = by and by.name
+    columns = _columns(changes, by)
     statement = (
         update(CompanyTable)
         .where(_is(company))
@@ -270,6 +260,22 @@ def _company(row: Row) -> Company:
     known, (tasks, *of_rate), (set_by, *quotas, created_at, updated_at) = row[:8], row[8:11], row[11:]
     rate = None if tasks is None else Rate(tasks, *of_rate)
     return Company(*known, rate, set_by, Quotas(*quotas), created_at, updated_at)  # type: ignore[call-arg]
+
+
+def _columns(changes: Mapping[str, Any], by: Actor | None) -> dict[str, Any]:
+    """What is to be written for these changes."""
+    columns = dict(changes)
+    if "quotas" in columns:
+        columns |= _quota_columns(columns.pop("quotas"))
+    if "rate" in columns:
+        columns |= _rate_columns(columns.pop("rate"))
+    if columns.get("paused_until") is not None:
+        columns["paused"] = True
+    elif "paused" in columns:
+        columns["paused_until"] = None
+    if LIMITS & changes.keys():
+        columns["limits_set_by"] = by and by.name
+    return columns
 
 
 def _rate_columns(rate: Rate | None) -> dict[str, int | None]:

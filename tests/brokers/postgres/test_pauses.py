@@ -9,10 +9,12 @@ from uuid import UUID
 import pytest
 
 from taketurns.companies import directory, pauses
+from taketurns.storage.audit import Actor, ActorKind
 from tests.brokers.postgres.cell import PostgresCell
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+ADA = Actor(kind=ActorKind.OPERATOR, name="ada")
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +129,7 @@ async def test_pauses_are_over_at_their_time(cell: PostgresCell) -> None:
 async def test_a_company_that_is_paused_until_a_time_goes_on_by_itself(cell: PostgresCell) -> None:
     cell.submit("acme", 2)
     database = cell.broker.database
-    changed = await directory.change(database, "acme", {"paused_until": NOON}, set_by="ada")
+    changed = await directory.change(database, "acme", {"paused_until": NOON}, by=ADA)
     assert changed is not None
     assert (changed.paused, changed.paused_until, changed.limits_set_by) == (True, NOON, "ada")
     assert taken(cell, at=NOON - HOUR) == {}
@@ -141,7 +143,7 @@ async def test_a_company_that_is_paused_until_a_time_goes_on_by_itself(cell: Pos
 async def test_a_pause_is_put_again_listed_and_lifted_once(cell: PostgresCell) -> None:
     database = cell.broker.database
     await pause(cell, "acme", type="mail", until=NOON)
-    await pauses.put(database, "acme", queue=None, type="mail", set_by="ada")
+    await pauses.put(database, "acme", queue=None, type="mail", by=ADA)
     await pause(cell, queue="bulk")
     standing = await pauses.standing(database, "acme") or []
     assert [(one.queue, one.type, one.until, one.set_by) for one in standing] == [(None, "mail", None, "ada")]

@@ -6,7 +6,7 @@
 --
 -- A line whose company has reached a limit rests: its turn leaves the walk, and comes back in the first claim that may
 -- serve it. When a claim is not full and such a line waits for its rate, a last row with no task tells until when.
--- Resting lives on lines_rests_until_idx and lines_full_since_idx. See decisions/0012.
+-- Resting lives on lines_rests_until_idx and lines_full_since_idx. See decisions/0013.
 --
 -- While a transaction elsewhere keeps an old snapshot, rows that claims have removed stay where they were, and every
 -- scan from the beginning would step over all of them. Then scans begin at floors, below which nothing was left; once

@@ -55,7 +55,7 @@ begin
 end
 $$;
 
--- Let the lines of a queue come back that rest, of a company or of all, and wake their workers.
+-- Let the lines of a queue come back that rest, of a company or of all, and wake the workers of those that have work.
 create or replace function let_lines_return(of_company uuid, in_queue text) returns void
 language sql volatile
 set search_path from current
@@ -63,7 +63,11 @@ as $$
     update lines l set rests_until = clock_timestamp(), full_since = null, rests_below = null
     where in_queue <> '' and l.queue = in_queue and l.rests_place is not null
         and of_company in ('00000000-0000-0000-0000-000000000000', l.company_id);
-    select pg_notify(current_schema() || '.tasks', in_queue) where in_queue <> '';
+    select pg_notify(current_schema() || '.tasks', q.queue)
+    from (
+        select distinct l.queue from lines l
+        where in_queue in ('', l.queue) and of_company in ('00000000-0000-0000-0000-000000000000', l.company_id)
+    ) q;
 $$;
 
 -- Forget the pauses whose time is over, and let their companies go on. Answers how many seconds later the next is over.

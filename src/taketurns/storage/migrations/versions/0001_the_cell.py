@@ -75,15 +75,6 @@ def upgrade() -> None:
         postgresql_where=sa.text("paused_until is not null"),
     )
     op.create_table(
-        "buckets",
-        sa.Column("company_id", sa.Uuid(), nullable=False),
-        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("owed", sa.BigInteger(), nullable=False),
-        sa.Column("seconds", sa.Integer(), nullable=False),
-        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("company_id", "number", name=op.f("buckets_pkey")),
-    )
-    op.create_table(
         "api_keys",
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("company_id", sa.Uuid(), nullable=True),
@@ -173,21 +164,7 @@ def upgrade() -> None:
     op.create_index(
         "job_reservations_company_id_reserved_at_idx", "job_reservations", ["company_id", "reserved_at"], unique=False
     )
-    op.create_table(
-        "pauses",
-        sa.Column("company_id", sa.Uuid(), nullable=False),
-        sa.Column("queue", sa.Text(), server_default=sa.text("''"), nullable=False),
-        sa.Column("type", sa.Text(), server_default=sa.text("''"), nullable=False),
-        sa.Column("until", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("set_by", sa.Text(), nullable=True),
-        sa.Column("set_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
-        sa.CheckConstraint("queue <> '' or type <> ''", name=op.f("pauses_names_something_check")),
-        sa.CheckConstraint(f"until {READABLE}", name=op.f("pauses_until_is_readable_check")),
-        sa.PrimaryKeyConstraint("company_id", "queue", "type", name=op.f("pauses_pkey")),
-    )
-    op.create_index(
-        "pauses_until_idx", "pauses", ["until"], unique=False, postgresql_where=sa.text("until is not null")
-    )
+    _create_limits()
     op.create_table(
         "pending_tasks",
         sa.Column("queue", sa.Text(), nullable=False),
@@ -492,6 +469,33 @@ def upgrade() -> None:
     op.execute(
         "create trigger keep_audit before update or delete or truncate on audit_entries"
         " for each statement execute function keep_audit()"
+    )
+
+
+def _create_limits() -> None:
+    op.create_table(
+        "buckets",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("owed", sa.BigInteger(), nullable=False),
+        sa.Column("seconds", sa.Integer(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "number", name=op.f("buckets_pkey")),
+    )
+    op.create_table(
+        "pauses",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("queue", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("type", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("set_by", sa.Text(), nullable=True),
+        sa.Column("set_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.CheckConstraint("queue <> '' or type <> ''", name=op.f("pauses_names_something_check")),
+        sa.CheckConstraint(f"until {READABLE}", name=op.f("pauses_until_is_readable_check")),
+        sa.PrimaryKeyConstraint("company_id", "queue", "type", name=op.f("pauses_pkey")),
+    )
+    op.create_index(
+        "pauses_until_idx", "pauses", ["until"], unique=False, postgresql_where=sa.text("until is not null")
     )
 
 
