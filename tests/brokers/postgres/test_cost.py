@@ -18,15 +18,17 @@ Fill = Callable[[PostgresCell], None]
 FLAT = 1.5
 
 
-def pages(cell: PostgresCell, batch: int, *, on: psycopg.Connection[Row] | None = None) -> float:
+def pages(
+    cell: PostgresCell, batch: int, *, on: psycopg.Connection[Row] | None = None, but_of: str = "nobody"
+) -> float:
     """How many pages a claim touches, the median of a few that are made within one second of the cell's, in which only
     the first looks for dead rows."""
     with connect(cell.url) as connection:
         ((now,),) = connection.execute("select clock_timestamp()").fetchall()
-        return median(_claim(cell, batch, now, on or connection) for _ in range(5))
+        return median(_claim(cell, batch, now, on or connection, but_of) for _ in range(5))
 
 
-def _claim(cell: PostgresCell, batch: int, now: datetime, connection: psycopg.Connection[Row]) -> int:
+def _claim(cell: PostgresCell, batch: int, now: datetime, connection: psycopg.Connection[Row], but_of: str) -> int:
     ((plans,),) = connection.execute(
         "explain (analyze, buffers, timing off, format json)"
         " select * from claim(%s, '{default}', %s, gen_random_uuid(), '{}', %s)",
@@ -34,7 +36,7 @@ def _claim(cell: PostgresCell, batch: int, now: datetime, connection: psycopg.Co
     ).fetchall()
     plan: dict[str, Any] = plans[0]["Plan"]
     assert plan["Actual Rows"] == batch
-    cell.finish_all()
+    cell.finish_all(but_of=but_of)
     return sum(int(plan[f"{kind} Blocks"]) for kind in ("Shared Hit", "Shared Read", "Local Hit", "Local Read"))
 
 
@@ -121,6 +123,48 @@ def test_a_company_at_its_limit_or_paused_costs_nothing_of_its_backlog(
         new_cell.submit(slug, 20_000)
     new_cell.set_paused("paused", True)
     assert pages(new_cell, 10) <= FLAT * pages(bare_cell, 10)
+
+
+OUT_OF_RATE = "update companies set rate_tasks = 1, rate_seconds = 86400, rate_burst = 1 where slug like 'limited-%'"
+PAUSED = "update companies set paused = true where slug like 'limited-%'"
+QUEUE_PAUSED = "insert into pauses (company_id, queue) select id, 'default' from companies where slug like 'limited-%'"
+FULL = "update companies set max_in_flight = 1 where slug like 'limited-%'"
+
+
+def claim_until_they_have_left(cell: PostgresCell, *, but_of: str = "nobody") -> None:
+    while cell.rows(
+        "select from lines l join companies c on c.id = l.company_id"
+        " where c.slug like 'limited-%%' and l.rests_place is null limit 1"
+    ):
+        cell.take(100)
+        cell.finish_all(but_of=but_of)
+
+
+@pytest.mark.parametrize("limit", [OUT_OF_RATE, PAUSED, QUEUE_PAUSED])
+def test_many_companies_that_may_not_be_served_cost_a_claim_nothing(
+    bare_cell: PostgresCell, new_cell: PostgresCell, limit: str
+) -> None:
+    for cell in (bare_cell, new_cell):
+        cell.add_companies(50, tasks=200)
+    new_cell.add_companies(1_000, tasks=10, name="limited")
+    new_cell.connection.execute(limit.encode())
+    claim_until_they_have_left(new_cell)
+    analyze(bare_cell)
+    analyze(new_cell)
+    assert pages(new_cell, 10) <= FLAT * pages(bare_cell, 10)
+
+
+def test_companies_at_their_limit_cost_a_claim_no_more_than_the_hands_that_they_hold(
+    bare_cell: PostgresCell, new_cell: PostgresCell
+) -> None:
+    for cell, tasks in ((bare_cell, 1), (new_cell, 20)):
+        cell.add_companies(50, tasks=100)
+        cell.add_companies(300, tasks=tasks, name="limited")
+        cell.connection.execute(FULL.encode())
+        claim_until_they_have_left(cell, but_of="limited")
+        analyze(cell)
+        assert cell.rows("select count(*) from processing_tasks") == [(300,)]
+    assert pages(new_cell, 10, but_of="limited") <= FLAT * pages(bare_cell, 10, but_of="limited")
 
 
 def test_a_batch_costs_in_proportion_to_its_size(bare_cell: PostgresCell) -> None:

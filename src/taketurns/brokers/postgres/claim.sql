@@ -231,10 +231,10 @@ begin
                     select starts_left(c.rate_tasks, c.rate_seconds, c.rate_burst, o.owes) as starts,
                         may_start_at(c.rate_tasks, c.rate_seconds, c.rate_burst, o.owes, moment) as until
                     from (
-                        select owes(c.id, c.rate_tasks, c.rate_seconds, c.rate_burst, moment)
-                            + coalesce(h.started, 0) * c.rate_seconds * 1000000::bigint as owes
+                        select case when c.rate_tasks is not null then
+                            owes(c.id, c.rate_tasks, c.rate_seconds, c.rate_burst, moment)
+                                + coalesce(h.started, 0) * c.rate_seconds * 1000000::bigint end as owes
                         offset 0) o
-                    where c.rate_tasks is not null
                 ) r on true
                 left join lateral (
                     select max(coalesce(z.until, 'infinity')) as until from pauses z
@@ -275,8 +275,9 @@ begin
                             cross join lateral (
                                 select c.* from companies c where c.id = r.company_id and not c.paused offset 0) c
                             where r.company_id <> all (full_companies)
-                                and (c.rate_tasks is null or 0 < starts_left(c.rate_tasks, c.rate_seconds, c.rate_burst,
-                                    owes(c.id, c.rate_tasks, c.rate_seconds, c.rate_burst, moment)))
+                                and case when c.rate_tasks is null then true
+                                    else 0 < starts_left(c.rate_tasks, c.rate_seconds, c.rate_burst,
+                                        owes(c.id, c.rate_tasks, c.rate_seconds, c.rate_burst, moment)) end
                                 and (is_over_dead_rows or r.number > few or r.company_id = any (taken_companies) or exists (
                                 select
                                 from lines l
