@@ -85,7 +85,8 @@ begin
         select c.id from companies c where c.paused_until <= moment order by c.id limit 100
     loop
         perform pg_advisory_xact_lock_shared(company_lock(over.id));
-        update companies c set paused = false, paused_until = null, updated_at = moment
+        update companies c set paused = false, paused_until = null,
+            updated_at = greatest(clock_timestamp(), c.updated_at + interval '1 microsecond')
         where c.id = over.id and c.paused_until <= moment;
         if found then
             perform heal_rotation(over.id);

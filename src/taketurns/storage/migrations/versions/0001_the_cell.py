@@ -164,7 +164,6 @@ def upgrade() -> None:
     op.create_index(
         "job_reservations_company_id_reserved_at_idx", "job_reservations", ["company_id", "reserved_at"], unique=False
     )
-    _create_limits()
     op.create_table(
         "pending_tasks",
         sa.Column("queue", sa.Text(), nullable=False),
@@ -250,23 +249,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("company_id", "queue", name=op.f("lines_pkey")),
     )
-    op.create_index(
-        "lines_rests_until_idx",
-        "lines",
-        ["rests_until"],
-        unique=False,
-        postgresql_where=sa.text("rests_until is not null"),
-    )
-    op.create_index(
-        "lines_full_since_idx",
-        "lines",
-        ["full_since"],
-        unique=False,
-        postgresql_where=sa.text("full_since is not null"),
-    )
-    op.create_index(
-        "lines_awake_idx", "lines", ["company_id"], unique=False, postgresql_where=sa.text("rests_place is null")
-    )
+    _create_limits()
     op.create_table(
         "schedules",
         sa.Column("company_id", sa.Uuid(), nullable=False),
@@ -473,6 +456,23 @@ def upgrade() -> None:
 
 
 def _create_limits() -> None:
+    op.create_index(
+        "lines_rests_until_idx",
+        "lines",
+        ["rests_until"],
+        unique=False,
+        postgresql_where=sa.text("rests_until is not null"),
+    )
+    op.create_index(
+        "lines_full_since_idx",
+        "lines",
+        ["full_since"],
+        unique=False,
+        postgresql_where=sa.text("full_since is not null"),
+    )
+    op.create_index(
+        "lines_awake_idx", "lines", ["company_id"], unique=False, postgresql_where=sa.text("rests_place is null")
+    )
     op.create_table(
         "buckets",
         sa.Column("company_id", sa.Uuid(), nullable=False),
