@@ -17,8 +17,11 @@ from httpx2 import ASGITransport, AsyncClient, Response
 from taketurns.api import create_api, documentation
 from taketurns.api.guard import Guard, GuardedRoute, need_of
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.brokers.redis import RedisBroker
+from taketurns.brokers.redis.server import Server
 from taketurns.companies import keys
 from taketurns.companies.keyring import KeyRing
+from taketurns.engine.job import JobBroker
 from taketurns.engine.key import GRANTS, Role, Scope, id_of, make
 from taketurns.engine.registry import Registry
 from taketurns.history import tasks
@@ -101,10 +104,11 @@ def guard(database: Database) -> Guard:
     return Guard(keyring=KeyRing(database, stamp=STAMP), metrics_token=TOKEN.encode())
 
 
-def api(database: Database, registry: Registry, guard: Guard) -> FastAPI:
+def api(database: Database, registry: Registry, guard: Guard, job_broker: JobBroker | None = None) -> FastAPI:
     return create_api(
         database=database,
         broker=PostgresBroker(database),
+        job_broker=job_broker,
         registry=registry,
         process_pass=process_nothing,
         version="0.1.0",
@@ -414,6 +418,32 @@ async def test_a_path_without_a_company_means_nothing_without_a_company_s_key(
     operator = bearer(await house.operator_key(Role.ADMIN))
     for answer in (await house.client.get("/tasks", headers=operator), await client.get("/tasks")):
         assert (answer.status_code, answer.json()["code"]) == (400, "company_needed")
+
+
+async def test_a_job_is_its_company_s_by_either_path(  # fault 039
+    database: Database, registry: Registry, guard: Guard, valkey_url: str, valkey_cell: str
+) -> None:
+    server = Server(valkey_url, cell=valkey_cell)
+    app = api(database, registry, guard, RedisBroker(server))
+    house = await keyed.house(app, database)
+    async with house.client as client:
+        acme, globex = [bearer(await house.company_key(company)) for company in (house.acme, house.globex)]
+        made = await client.post("/jobs", headers=acme, json={"type": "anything"})
+        path = f"/jobs/{made.json()['jobId']}"
+        assert (made.status_code, made.headers["location"]) == (201, path)
+        assert (await client.get(f"/companies/acme{path}", headers=acme)).json() == made.json()
+        for method, action in [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/retry")]:
+            theirs = await client.request(method, f"{path}{action}", headers=globex)
+            nobodys = await client.request(method, f"/jobs/{new_id()}{action}", headers=globex)
+            assert (theirs.status_code, theirs.json()["code"]) == (404, "job_not_found")
+            assert told(theirs) == told(nobodys)
+        assert (await client.get(path, headers=acme)).json() == made.json()
+        cancelled = await client.post(f"{path}/cancel", headers=acme)
+        assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
+        (entry,) = (await client.get("/audit", headers=bearer(await house.operator_key(Role.VIEWER)))).json()["entries"]
+        assert (entry["action"], entry["target"]) == ("cancelJob", made.json()["jobId"])
+    await guard.keyring.close()
+    await server.close()
 
 
 # Metrics, and services without keys

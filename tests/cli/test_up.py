@@ -90,6 +90,26 @@ def test_where_there_is_no_valkey_a_line_says_that_there_are_no_jobs(
     assert "choose another TAKETURNS_PORT" in said.err
 
 
+@pytest.mark.parametrize(
+    ("authentication", "said", "needs_key"),
+    [
+        ("on", "It asks for keys", True),
+        ("off", "It asks for no keys, for it listens on loopback only", False),
+        ("off-on-any-address", "It asks for no keys, and whoever reaches it may do everything", False),
+    ],
+)
+def test_the_lines_to_paste_bring_a_key_where_one_is_asked_for(authentication: str, said: str, needs_key: bool) -> None:
+    settings = Settings().model_copy(update={"authentication": authentication})
+    companies = dict.fromkeys(up.DEMO_COMPANIES, "its-id")
+    for types in (["send_email"], ["another"]):
+        lines = "\n".join(up._greeting(settings, "http://here", companies, [], types)).splitlines()
+        assert any(line.startswith(said) for line in lines)
+        pasted = [line for line in lines if "curl" in line]
+        assert pasted
+        assert all(('-H "Authorization: Bearer $TAKETURNS_KEY"' in line) == needs_key for line in pasted)
+        assert any("taketurns keys create --role operator" in line for line in lines) == needs_key
+
+
 def test_data_belongs_to_the_machine_for_root_and_to_the_user_for_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -126,6 +126,12 @@ async def test_a_key_that_is_in_use_is_read_from_the_database_now_and_then_only(
         clock.now = FRESH_SECONDS / 2  # from here on it is read again, and nobody waits for that
         for _ in range(100):
             assert await is_known(ring, made)
+        read = ring._reads[made.key.id]
+    await read
+    async with database.transaction() as connection:
+        await connection.execute("lock table taketurns.api_keys in access exclusive mode")
+        clock.now = FRESH_SECONDS
+        assert await is_known(ring, made)
 
 
 async def test_a_key_that_is_revoked_elsewhere_works_for_a_few_seconds_at_most(

@@ -28,6 +28,7 @@ from taketurns.cli import examination, processes
 from taketurns.cli.children import Children, Program, ProgramFailed
 from taketurns.cli.configuration import application_is_loaded
 from taketurns.companies import directory
+from taketurns.companies.errors import SlugTaken
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
@@ -264,7 +265,7 @@ async def _welcome(settings: Settings, address: str, servers: Sequence[_Server],
     await database.open()
     try:
         companies = {slug: await _company(database, slug, name) for slug, name in DEMO_COMPANIES.items()}
-    except Unavailable as error:
+    except (Unavailable, SlugTaken) as error:
         say(f"no demo companies: {error}")
     else:
         say("\n".join(_greeting(settings, address, companies, servers, types)))
@@ -294,22 +295,23 @@ def _greeting(
     yield "Three companies are there:"
     for slug, company_id in companies.items():
         yield f"  {slug:8} {company_id}"
+    if asks_for_keys:
+        yield "\nAn operator's key for the lines below, to be made where the database is known (see the end):"
+        yield f"{KEY}=$(taketurns keys create --role operator --name trying)"
+    header = f' -H "Authorization: Bearer ${KEY}"' if asks_for_keys else ""
     if DEMO_TYPE in types:
-        yield from _lines_to_paste(address, companies, asks_for_keys=asks_for_keys)
+        yield from _lines_to_paste(address, companies, header)
     else:
-        yield f"\nThe tasks that your handlers take ({', '.join(types) or 'none yet'}):\ncurl -s '{address}/task-types'"
+        yield f"\nThe tasks that your handlers take ({', '.join(types) or 'none yet'}):"
+        yield f"curl -s{header} '{address}/task-types'"
     if own := [server for server in servers if server.own is not None]:
         yield "\nPrograms and commands in other terminals find what was started here by"
         yield from (f"export {server.variable}={shlex.quote(server.url)}" for server in own)
     yield "\nCtrl-C finishes what runs and stops; the data stays.\n"
 
 
-def _lines_to_paste(address: str, companies: dict[str, str], *, asks_for_keys: bool) -> Iterator[str]:
+def _lines_to_paste(address: str, companies: dict[str, str], header: str) -> Iterator[str]:
     acme, globex = companies["acme"], companies["globex"]
-    if asks_for_keys:
-        yield "\nAn operator's key for the lines below, to be made where the database is known (see the end):"
-        yield f"{KEY}=$(taketurns keys create --role operator --name trying)"
-    header = f' -H "Authorization: Bearer ${KEY}"' if asks_for_keys else ""
     hello = _create(address, acme, "acme", key=f"hello-{secrets.token_hex(3)}")
     yield f"\nA task:\ncurl -s{header} {hello}"
     yield f"\nThe same once more: it answers the same task, with Idempotent-Replayed: true\ncurl -si{header} {hello}"
