@@ -1,7 +1,7 @@
 """The fixtures that every room shares: a PostgreSQL server and databases on it, and Valkey servers.
 
-`TAKETURNS_TEST_DATABASE_URL` names another server than the embedded one, where the tests create databases of
-their own; its role needs no other right than that. `TAKETURNS_TEST_REDIS_URL` does the same for Valkey.
+`TAKETURNS_TEST_DATABASE_URL` names another server than the embedded one, where the tests create databases and a role of
+their own; its role needs no other rights than those. `TAKETURNS_TEST_REDIS_URL` does the same for Valkey.
 """
 
 import os
@@ -54,6 +54,12 @@ def database_url(postgres_server: DatabaseServer, template_database: str) -> Ite
     """The address of a fresh database with the schema."""
     with postgres_server.database(template=template_database) as url:
         yield url
+
+
+@pytest.fixture
+def company_url(postgres_server: DatabaseServer, database_url: str) -> str:
+    """The address of the same database for the role that acts for companies."""
+    return postgres_server.company_url(database_url)
 
 
 @pytest.fixture

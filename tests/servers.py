@@ -1,4 +1,7 @@
-"""The PostgreSQL that tests run on: one server for all processes of a run, one database for each test."""
+"""The PostgreSQL that tests run on: one server for all processes of a run, one database for each test.
+
+Its owner is the role that made it; companies have another one, which is the run's.
+"""
 
 import contextlib
 import os
@@ -10,14 +13,14 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from taketurns.storage import embedded, schema
+from taketurns.storage import embedded, schema, walls
 
 ADDRESS = "TAKETURNS_TEST_DATABASE_URL"
 
 
 @dataclass(frozen=True)
 class DatabaseServer:
-    """A server on which tests may create databases; needs no more than that right."""
+    """A server on which tests may create databases and a role; needs no more than those rights."""
 
     address: str
     run: str
@@ -27,8 +30,17 @@ class DatabaseServer:
         """The name of the database with the schema, which every test gets a copy of."""
         return f"taketurns_test_{self.run}_template"
 
+    @property
+    def company_role(self) -> str:
+        """Who acts for companies in the copies of the template, with the owner's password."""
+        return f"taketurns_test_{self.run}_company"
+
     def url(self, database: str) -> str:
         return make_url(self.address).set(database=database).render_as_string(hide_password=False)
+
+    def company_url(self, url: str) -> str:
+        """The address of the same database for the role of companies."""
+        return make_url(url).set(username=self.company_role).render_as_string(hide_password=False)
 
     @contextlib.contextmanager
     def database(self, *, template: str = "template1") -> Iterator[str]:
@@ -49,14 +61,23 @@ class DatabaseServer:
                 self._execute("CREATE DATABASE {}", unfinished)
                 try:
                     schema.upgrade(self.url(unfinished))
+                    self.grant(self.url(unfinished))
                     self._execute("ALTER DATABASE {} RENAME TO {}", unfinished, self.template)
                 except BaseException:
                     self.drop(unfinished)
                     raise
         return self.template
 
+    def grant(self, url: str, *, schema: str = "taketurns") -> None:
+        """Let the role of companies into a cell."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            walls.grant(connection, self.company_role, schema=schema, password=make_url(self.address).password)
+
     def drop(self, name: str) -> None:
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+    def drop_role(self) -> None:
+        self._execute("DROP ROLE IF EXISTS {}", self.company_role)
 
     def _execute(self, statement: str, *names: str) -> None:
         with self._connect() as connection:
@@ -88,3 +109,4 @@ def drop_template(run: str) -> None:
     if address := os.environ.get(ADDRESS):
         server = DatabaseServer(address, run)
         server.drop(server.template)
+        server.drop_role()

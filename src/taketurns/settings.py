@@ -25,8 +25,14 @@ class Settings(BaseSettings):
         "postgresql://taketurns:taketurns@localhost:5432/taketurns",
         description="PostgreSQL 16 or newer. `taketurns up` starts one of its own when this is not set.",
     )
+    company_database_url: str | None = Field(
+        None,
+        description="The same database as another role, for what the API does in the name of a company: it sees of what"
+        " companies own that company's rows alone. `taketurns db upgrade` makes the role. One role does all when this"
+        " is not set, but `taketurns up` makes one in a PostgreSQL of its own.",
+    )
     listen_url: str | None = Field(
-        None, description="A direct URL for LISTEN when database_url goes through a transaction pooler."
+        None, description="A direct URL for LISTEN when the others go through a transaction pooler."
     )
     schema_name: str = Field("taketurns", validation_alias="TAKETURNS_SCHEMA", pattern=r"^[a-z_][a-z0-9_]{0,47}$")
     redis_url: str | None = Field(

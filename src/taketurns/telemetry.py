@@ -85,6 +85,7 @@ class Event(StrEnum):
     API_LISTENS = "the API listens, and asks for keys"
     API_ON_LOOPBACK = "the API asks for no keys, and listens on loopback only"
     API_OPEN = "the API asks for no keys: whoever reaches this address may use it"
+    API_WITHOUT_WALLS = "one database role acts for all companies: set TAKETURNS_COMPANY_DATABASE_URL for walls between"
     REQUEST_ANSWERED = "request answered"
     REQUEST_FAILED = "request failed"
     DATABASE_UNAVAILABLE = "database unavailable"

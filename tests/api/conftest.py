@@ -35,8 +35,9 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, pool_size=4, pool_timeout=20.0, statement_timeout=20.0)
+async def database(database_url: str, company_url: str) -> AsyncIterator[Database]:
+    companies = Database(company_url, pool_size=4, pool_timeout=20.0, statement_timeout=20.0)
+    database = Database(database_url, pool_size=4, pool_timeout=20.0, statement_timeout=20.0, companies=companies)
     await database.open()
     yield database
     await database.close()

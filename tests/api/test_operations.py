@@ -50,7 +50,8 @@ def api(
 @pytest.fixture
 async def stranded(registry: Registry) -> AsyncIterator[AsyncClient]:
     """An API whose database is away."""
-    database = Database(AWAY, pool_size=1, pool_timeout=0.2)
+    companies = Database(AWAY, pool_size=1, pool_timeout=0.2)
+    database = Database(AWAY, pool_size=1, pool_timeout=0.2, companies=companies)
     await database.open()
     async with api(database, registry) as client:
         yield client
@@ -144,9 +145,10 @@ async def test_without_a_database_everything_that_needs_one_is_unavailable(  # f
 
 
 async def test_a_blocked_database_holds_nobody_for_long(  # faults 042, 043, 045
-    database_url: str, acme: Company, database: Database, registry: Registry
+    database_url: str, company_url: str, acme: Company, database: Database, registry: Registry
 ) -> None:
-    small = Database(database_url, pool_size=2, pool_timeout=0.3, statement_timeout=0.5)
+    companies = Database(company_url, pool_size=2, pool_timeout=0.3, statement_timeout=0.5)
+    small = Database(database_url, pool_size=2, pool_timeout=0.3, statement_timeout=0.5, companies=companies)
     await small.open()
     async with api(small, registry) as client:
         async with database.transaction() as connection:

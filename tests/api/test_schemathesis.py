@@ -50,9 +50,9 @@ ADMIN, OWN = "admin", "own"
 Started = Queue[tuple[str, dict[str, str], asyncio.AbstractEventLoop, asyncio.Event]]
 
 
-async def serve(database_url: str, redis_url: str, cell: str, started: Started) -> None:
+async def serve(database_url: str, company_url: str, redis_url: str, cell: str, started: Started) -> None:
     """The API on a loop of its own, with a company, a task, a job and a schedule, until told to stop."""
-    database = Database(database_url, pool_size=4)
+    database = Database(database_url, pool_size=4, companies=Database(company_url, pool_size=4))
     broker = PostgresBroker(database)
     server = Server(redis_url, cell=cell)
     registry = Registry()
@@ -98,10 +98,10 @@ async def serve(database_url: str, redis_url: str, cell: str, started: Started) 
 
 
 @contextmanager
-def serving(database_url: str, redis_url: str) -> Iterator[tuple[str, dict[str, str]]]:
+def serving(database_url: str, company_url: str, redis_url: str) -> Iterator[tuple[str, dict[str, str]]]:
     started = Started()
     cell = f"test_{uuid.uuid4().hex[:12]}"
-    thread = Thread(target=lambda: asyncio.run(serve(database_url, redis_url, cell, started)))
+    thread = Thread(target=lambda: asyncio.run(serve(database_url, company_url, redis_url, cell, started)))
     thread.start()
     address, known, loop, stop = started.get(timeout=PATIENCE)
     try:
@@ -121,7 +121,7 @@ def schema(postgres_server: DatabaseServer, template_database: str, valkey_url: 
     with (
         pytest.MonkeyPatch.context() as patch,
         postgres_server.database(template=template_database) as url,
-        serving(url, valkey_url) as (address, known),
+        serving(url, postgres_server.company_url(url), valkey_url) as (address, known),
     ):
         patch.setattr(streams, "AGE_SECONDS", 0.1)
         schema = schemathesis.openapi.from_url(f"{address}/openapi.json")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from taketurns.api import answers, bodies, guard, headers, lists, paths, problems
 from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
-from taketurns.api.parts import parts
+from taketurns.api.parts import operator_parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import ChangeCompany, CreateCompany, Query
 from taketurns.companies import directory, quotas
@@ -37,7 +37,7 @@ async def create_company(request: Request) -> Response:
     body = await bodies.read(request, CreateCompany)
     try:
         company = await directory.create(
-            parts(request).database,
+            operator_parts(request).database,
             name=body.name,
             slug=body.slug,
             weight=body.weight,
@@ -66,7 +66,7 @@ async def create_company(request: Request) -> Response:
 @needs(operator=Role.VIEWER)
 async def list_companies(request: Request, query: Annotated[Query, QueryParameters()]) -> Response:
     """Every company, the newest first."""
-    given = parts(request)
+    given = operator_parts(request)
     after = lists.start(query, given.cursors, "companies")
     page = await directory.page(given.database, limit=query.limit, offset=query.offset, after=after)
     cursor = given.cursors.write(page.next_after, "companies") if page.next_after else None
@@ -87,7 +87,7 @@ async def list_companies(request: Request, query: Annotated[Query, QueryParamete
 async def get_company(request: Request) -> Response:
     """A company as it stands."""
     lists.refuse_query(request)
-    company = await directory.find(parts(request).database, paths.company(request))
+    company = await directory.find(operator_parts(request).database, paths.company(request))
     if company is None:
         raise paths.company_not_found()
     return answers.send(answers.company(company))
@@ -110,7 +110,7 @@ async def change_company(request: Request) -> Response:
         changes["quotas"] = body.quotas.told()
     if "rate" in body.model_fields_set:
         changes["rate"] = None if body.rate is None else body.rate.told()
-    given = parts(request)
+    given = operator_parts(request)
     company = await directory.change(given.database, reference, changes, by=guard.actor_of(request))
     if company is None:
         raise paths.company_not_found()
@@ -145,7 +145,7 @@ async def get_usage(request: Request) -> Response:
 async def delete_company(request: Request) -> Response:
     """Delete a company with its finished tasks. Refused while it has others."""
     lists.refuse_query(request)
-    given, reference = parts(request), paths.company(request)
+    given, reference = operator_parts(request), paths.company(request)
     company = await directory.find(given.database, reference)
     try:
         deleted = await directory.delete(given.database, reference, by=guard.actor_of(request))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from taketurns.api import answers, bodies, guard, lists, paths, problems
 from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
-from taketurns.api.parts import parts
+from taketurns.api.parts import operator_parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateKey, CreateOperatorKey, Query, RotateKey
 from taketurns.companies import keys
@@ -49,7 +49,7 @@ _ROTATED: Final = "The new key was made; this answer alone has it in clear. The 
 async def create_key(request: Request) -> Response:
     """Make a key of a company."""
     lists.refuse_query(request)
-    given, company = parts(request), paths.company(request)
+    given, company = operator_parts(request), paths.company(request)
     body = await bodies.read(request, CreateKey)
     try:
         made = await keys.create_for_company(
@@ -118,7 +118,7 @@ async def revoke_key(request: Request) -> Response:
 async def create_operator_key(request: Request) -> Response:
     """Make an operator's key."""
     lists.refuse_query(request)
-    given = parts(request)
+    given = operator_parts(request)
     body = await bodies.read(request, CreateOperatorKey)
     try:
         made = await keys.create_for_operator(
@@ -175,7 +175,7 @@ async def revoke_operator_key(request: Request) -> Response:
 
 
 async def _list(request: Request, query: Query, company: UUID | None) -> Response:
-    given = parts(request)
+    given = operator_parts(request)
     wanted = ("keys", company)
     after = lists.start(query, given.cursors, *wanted)
     page = await keys.page(given.database, company, limit=query.limit, offset=query.offset, after=after)
@@ -188,12 +188,12 @@ async def _list(request: Request, query: Query, company: UUID | None) -> Respons
 
 async def _get(request: Request, company: UUID | str | None) -> Response:
     lists.refuse_query(request)
-    return _send(await keys.find(parts(request).database, company, paths.key_id(request)))
+    return _send(await keys.find(operator_parts(request).database, company, paths.key_id(request)))
 
 
 async def _rotate(request: Request, company: UUID | str | None) -> Response:
     lists.refuse_query(request)
-    given, key_id = parts(request), paths.key_id(request)
+    given, key_id = operator_parts(request), paths.key_id(request)
     body = await bodies.read_if_any(request, RotateKey) or RotateKey.model_validate({})
     try:
         made = await keys.rotate(
@@ -214,7 +214,7 @@ async def _rotate(request: Request, company: UUID | str | None) -> Response:
 
 async def _revoke(request: Request, company: UUID | str | None) -> Response:
     lists.refuse_query(request)
-    given, key_id = parts(request), paths.key_id(request)
+    given, key_id = operator_parts(request), paths.key_id(request)
     revoked = await keys.revoke(given.database, company, key_id, by=guard.actor_of(request))
     given.guard.keyring.forget(key_id)
     return _send(revoked)

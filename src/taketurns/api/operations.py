@@ -22,11 +22,13 @@ from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import ProcessTasks, WorkerQuery
 from taketurns.engine import limits
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import ConfigurationError, Unavailable
 from taketurns.engine.job import JobBroker
 from taketurns.engine.key import Role
 from taketurns.history import heartbeats
 from taketurns.storage.audit import Action
+from taketurns.storage import walls
+from taketurns.storage.database import Database
 
 router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["operations"])
 processing = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["operations"])
@@ -52,7 +54,8 @@ async def get_health(request: Request) -> Response:
 )
 @open_to_all
 async def get_ready(request: Request) -> Response:
-    """Whether this process can serve: its database answers, and has the schema that this version needs.
+    """Whether this process can serve: its database answers, has the schema that this version needs, and keeps companies
+    apart where it was set up to.
 
     Tasks do not need the server of jobs: while that is away, this process is degraded, and ready all the same.
     """
@@ -65,6 +68,8 @@ async def get_ready(request: Request) -> Response:
             f"the database's schema is at {migration or 'no revision'} and this version needs {given.migration}:"
             " run the migrations",
         )
+    if given.database.companies is not None:
+        await _is_walled(given.database.companies)
     jobs, detail = await _jobs(None if given.jobs is None else given.jobs.broker)
     return answers.send(
         answers.ReadyBody(
@@ -97,6 +102,13 @@ async def _migration(given: Parts) -> str | None:
     except Unavailable as error:
         raise Problem(problems.NOT_READY, str(error)) from None
     return str(row[0]) if row else None
+
+
+async def _is_walled(companies: Database) -> None:
+    try:
+        await walls.check(companies)
+    except (ConfigurationError, Unavailable) as error:
+        raise Problem(problems.NOT_READY, str(error)) from None
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=documented(problems.UNKNOWN_PARAMETER))

@@ -1,9 +1,12 @@
-"""What the routes work with: handed in when the API is made, found again through the request."""
+"""What the routes work with: handed in when the API is made, found again through the request.
+
+Requests within a company get a database in which there is no other one: see `taketurns.storage.walls`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
@@ -14,6 +17,7 @@ from taketurns.api.figures import QueueFigures
 from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
 from taketurns.companies import following
+from taketurns.companies.access import CompanyKey
 from taketurns.companies.directory import Company
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import Unavailable
@@ -75,5 +79,15 @@ class Parts:
 
 
 def parts(request: Request) -> Parts:
-    """The parts of the API that a request came to."""
+    """The parts for a request: within a company, which its key or its path names, of that one alone."""
+    given = operator_parts(request)
+    principal = request.scope.get("principal")
+    company = principal.company_id if isinstance(principal, CompanyKey) else request.path_params.get("companyId")
+    if company is None or given.database.companies is None:
+        return given
+    return replace(given, database=given.database.of(company))
+
+
+def operator_parts(request: Request) -> Parts:
+    """The parts for a request that an operator makes: they see every company."""
     return cast(Parts, request.app.state.parts)

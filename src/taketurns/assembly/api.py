@@ -11,6 +11,7 @@ from typing import Final
 from fastapi import FastAPI
 from sqlalchemy import make_url
 
+from taketurns import telemetry
 from taketurns.api.application import create_api
 from taketurns.assembly.application import PASS_TASKS, Taketurns, load_application
 from taketurns.assembly.brokers import close, make_broker, make_ticking
@@ -35,11 +36,13 @@ def load_api(settings: Settings) -> FastAPI:
 
 def build_api(settings: Settings, registry: Registry, *, application: Taketurns | None = None) -> FastAPI:
     """The API for the handlers of the registry. Its connections are opened and closed by its lifespan."""
-    broker = make_broker(settings, name=API_NAME)
+    broker = make_broker(settings, name=API_NAME, walled=True)
     job_broker = None if settings.redis_url is None else make_job_broker(settings, name=API_NAME)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if broker.database.companies is None:
+            telemetry.logger("api").warning(telemetry.Event.API_WITHOUT_WALLS)
         await broker.database.open()
         if job_broker is not None:
             await warn(job_broker)

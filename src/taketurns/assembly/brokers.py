@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
 
+OPERATORS_PART: Final = 3
 
-def make_broker(settings: Settings, *, name: str, pool_size: int | None = None) -> PostgresBroker:
-    """A broker on a pool of connections of its own, which is not open yet. `name` is what the server shows of them."""
+
+def make_broker(settings: Settings, *, name: str, pool_size: int | None = None, walled: bool = False) -> PostgresBroker:
+    """A broker on a pool of connections of its own, which is not open yet. `name` is what the server shows of them.
+
+    `walled`: what it does for a company, it does in the role of companies if one is set.
+    """
     return PostgresBroker(
-        make_database(settings, name=name, pool_size=pool_size),
+        make_walled_database(settings, name=name)
+        if walled
+        else make_database(settings, name=name, pool_size=pool_size),
         listen_url=settings.listen_url,
         key_lifetime=timedelta(hours=settings.idempotency_hours),
     )
 
 
-def make_database(settings: Settings, *, name: str, pool_size: int | None = None) -> Database:
+def make_walled_database(settings: Settings, *, name: str) -> Database:
+    """A pool for operators, and another one for companies where a role for them is set: as large as one together."""
+    if settings.company_database_url is None:
+        return make_database(settings, name=name)
+    for_operators = max(settings.pool_size // OPERATORS_PART, 1)
+    companies = make_database(
+        settings.model_copy(update={"database_url": settings.company_database_url}),
+        name=f"{name}-companies",
+        pool_size=settings.pool_size - for_operators,
+    )
+    return make_database(settings, name=name, pool_size=for_operators, companies=companies)
+
+
+def make_database(
+    settings: Settings, *, name: str, pool_size: int | None = None, companies: Database | None = None
+) -> Database:
     """The pool alone."""
     return Database(
         settings.database_url,
@@ -29,6 +52,7 @@ def make_database(settings: Settings, *, name: str, pool_size: int | None = None
         statement_timeout=settings.statement_timeout,
         name=name,
         prepare=settings.listen_url is None,  # set for a pooler, which may not keep prepared statements
+        companies=companies,
     )
 
 

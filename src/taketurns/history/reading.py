@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from taketurns.storage.database import Database, Row
 
-_BY_INDEX: Final = "select " + ", ".join(
-    f"set_config('{setting}', 'off', true)"
-    for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
-)
+_BY_INDEX: Final = (
+    "select "
+    + ", ".join(
+        f"set_config('{setting}', 'off', true)"
+        for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
+    )
+).encode()
 
 
 async def rows(database: Database, query: str, parameters: Mapping[str, Any]) -> list[Row]:
     """What a statement answers, in one round trip. Raises Unavailable."""
-    async with database.connection() as connection, connection.pipeline(), connection.transaction():
-        await connection.execute(_BY_INDEX)
-        cursor = await connection.execute(query.encode(), parameters)
-        return await cursor.fetchall()
+    return await database.run((_BY_INDEX, None), (query.encode(), parameters))

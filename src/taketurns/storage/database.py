@@ -11,17 +11,24 @@ import asyncio
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, LiteralString
+from copy import copy
+from typing import Any, Final, LiteralString
+from uuid import UUID
 
 import psycopg
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, AsyncCursor, sql
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from sqlalchemy import Executable, make_url
 from sqlalchemy.dialects.postgresql import psycopg as psycopg_dialect
 
 from taketurns.engine.errors import InvalidData, Unavailable
 
+COMPANY: Final = "taketurns.company_id"
+"""The setting that says whom a transaction is for. Empty: nobody, and of what companies own nothing is seen."""
+
 Row = tuple[Any, ...]
+Statement = tuple[bytes, Any]
+"""What is sent to the server, and its parameters."""
 
 _DIALECT = psycopg_dialect.dialect()  # type: ignore[no-untyped-call]
 
@@ -36,7 +43,8 @@ class Database:
     """The pool of one process.
 
     `pool_timeout` and `statement_timeout` are seconds; past either, and while the server is away, calls raise
-    Unavailable.
+    Unavailable. `companies` is the pool of a role that acts for one company at a time, opened and closed with this one;
+    see `taketurns.storage.walls`.
     """
 
     def __init__(
@@ -49,11 +57,14 @@ class Database:
         statement_timeout: float = 10.0,
         name: str = "taketurns",
         prepare: bool = True,
+        companies: Database | None = None,
     ) -> None:
         self.url = url
         self._address = make_url(url).render_as_string()
         self.schema = schema
         self.statement_timeout = statement_timeout
+        self.companies = companies
+        self._for: tuple[Statement, ...] = ()
         self._pool: AsyncConnectionPool[AsyncConnection[Row]] = AsyncConnectionPool(
             conninfo(url),
             min_size=1,
@@ -73,16 +84,43 @@ class Database:
     async def open(self) -> None:
         """Start filling the pool. A server that is away is not an error: it is waited for in the background."""
         await self._pool.open(wait=False)
+        if self.companies is not None:
+            await self.companies.open()
 
     async def close(self) -> None:
         await self._pool.close()
+        if self.companies is not None:
+            await self.companies.close()
+
+    def of(self, company: UUID | str) -> Database:
+        """The same for one company, an id or a slug: of what companies own, its rows alone, and none if there is no
+        such company. Without a role for companies it is this database itself, which sees every row.
+
+        Whom it is for is told to the server with the statements of a transaction, and forgotten with that.
+        """
+        if self.companies is None:
+            return self
+        bound = copy(self.companies)
+        bound._for = (_told(bound.schema, company),)
+        return bound
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[Row]]:
-        """A connection in autocommit.
+        """A connection in autocommit, or, for one company, in a transaction that is committed on leaving.
 
         Raises Unavailable when none can be had, or the server goes away meanwhile, and InvalidData.
         """
+        async with self._lent() as connection:
+            if not self._for:
+                yield connection
+                return
+            async with connection.transaction():
+                for query, parameters in self._for:
+                    await connection.execute(query, parameters)
+                yield connection
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[AsyncConnection[Row]]:
         try:
             async with asyncio.timeout(self.statement_timeout + self._pool.timeout):
                 async with self._pool.connection() as connection:
@@ -105,18 +143,56 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection[Row]]:
         """A connection in a transaction, committed on leaving."""
-        async with self.connection() as connection, connection.transaction():
-            yield connection
+        async with self.connection() as connection:
+            if self._for:
+                yield connection
+                return
+            async with connection.transaction():
+                yield connection
 
     async def call(self, function: LiteralString, *arguments: object) -> list[Row]:
         """`select * from function(…)`, in the cell's schema."""
-        async with self.connection() as connection:
-            return await call(connection, self.schema, function, *arguments)
+        return await self.run((call_statement(self.schema, function, len(arguments)), arguments), binary=True)
 
     async def fetch(self, statement: Executable) -> list[Row]:
         """Run one SQLAlchemy Core statement; rows are plain tuples as psycopg makes them."""
-        async with self.connection() as connection:
-            return await fetch(connection, self.schema, statement)
+        query, parameters = compile_statement(self.schema, statement)
+        return await self.run((query.encode(), parameters))
+
+    async def run(self, *statements: Statement, binary: bool = False) -> list[Row]:
+        """Run these in one transaction and one round trip; answers the rows of the last one."""
+        *before, (query, parameters) = (*self._for, *statements)
+        async with self._lent() as connection:
+            if not before:
+                return await _rows(await connection.execute(query, parameters, binary=binary))
+            # What a pipeline sends before its end is one transaction, without a word about it.
+            async with connection.pipeline():
+                for earlier in before:
+                    await connection.execute(*earlier)
+                cursor = await connection.execute(query, parameters, binary=binary)
+            return await _rows(cursor)
+
+
+def _told(schema: str, company: UUID | str) -> Statement:
+    """Tells the server whom a transaction is for."""
+    try:
+        known: UUID | None = company if isinstance(company, UUID) else UUID(company)
+    except ValueError:
+        known = None
+    if known is not None:
+        return _FOR_ID, (str(known),)
+    if schema not in _for_slug:
+        function = sql.Identifier(schema, "company_of_slug")
+        _for_slug[schema] = (
+            sql.SQL("select set_config({setting}, coalesce({function}(%s)::text, ''), true)")
+            .format(setting=COMPANY, function=function)
+            .as_bytes()
+        )
+    return _for_slug[schema], (company,)
+
+
+_FOR_ID = f"select set_config('{COMPANY}', %s, true)".encode()
+_for_slug: dict[str, bytes] = {}
 
 
 async def _check(connection: AsyncConnection[Row]) -> None:
@@ -130,8 +206,9 @@ async def _check(connection: AsyncConnection[Row]) -> None:
 
 async def call(connection: AsyncConnection[Row], schema: str, function: LiteralString, *arguments: object) -> list[Row]:
     """Call a function of the cell on this connection."""
-    cursor = await connection.execute(call_statement(schema, function, len(arguments)), arguments, binary=True)
-    return await cursor.fetchall()
+    return await _rows(
+        await connection.execute(call_statement(schema, function, len(arguments)), arguments, binary=True)
+    )
 
 
 _statements: dict[tuple[str, str, int], bytes] = {}
@@ -151,7 +228,10 @@ def call_statement(schema: str, function: LiteralString, arity: int) -> bytes:
 async def fetch(connection: AsyncConnection[Row], schema: str, statement: Executable) -> list[Row]:
     """Run one SQLAlchemy Core statement on this connection."""
     query, parameters = compile_statement(schema, statement)
-    cursor = await connection.execute(query, parameters)
+    return await _rows(await connection.execute(query, parameters))
+
+
+async def _rows(cursor: AsyncCursor[Row]) -> list[Row]:
     return await cursor.fetchall() if cursor.description else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -54,18 +55,23 @@ def function_source(verb: str) -> str:
 
 
 def install_functions(connection: Connection) -> None:
-    """Create or replace every function in the first schema of the search path."""
+    """Create or replace every function in the first schema of the search path, to be called by nobody but their owner
+    and those whom `taketurns.storage.walls` names."""
     for verb in FUNCTIONS:
         connection.exec_driver_sql(function_source(verb).replace("%", "%%"))
+    for signature in _signatures(connection):
+        connection.exec_driver_sql(f"revoke execute on function {signature} from public")
 
 
 def drop_functions(connection: Connection) -> None:
     """Drop every function of the first schema of the search path."""
-    signatures = connection.execute(
-        text("select oid::regprocedure::text from pg_proc where pronamespace = current_schema()::regnamespace")
-    ).scalars()
-    for signature in signatures.all():
+    for signature in _signatures(connection):
         connection.exec_driver_sql(f"drop function {signature}")
+
+
+def _signatures(connection: Connection) -> Sequence[str]:
+    every = "select oid::regprocedure::text from pg_proc where pronamespace = current_schema()::regnamespace"
+    return connection.execute(text(every)).scalars().all()
 
 
 def config(url: str, schema: str) -> Config:

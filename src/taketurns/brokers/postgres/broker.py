@@ -1,10 +1,13 @@
-"""The PostgreSQL broker: each verb is one call of the function in the `.sql` file of its name."""
+"""The PostgreSQL broker: each verb is one call of the function in the `.sql` file of its name.
+
+What is asked for in a company's name is asked of the database of that company.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -57,10 +60,12 @@ class PostgresBroker:
         traceparent: str | None = None,
         at: datetime | None = None,
     ) -> list[Enqueued]:
-        async with self.database.connection() as connection:
-            enqueued = await self.enqueue_on(
-                connection, company, tasks, request_id=request_id, traceparent=traceparent, at=at
-            )
+        arguments = enqueue_arguments(
+            company, tasks, key_lifetime=self.key_lifetime, request_id=request_id, traceparent=traceparent, at=at
+        )
+        with _unknown(company):
+            rows = await self.database.of(company).call("enqueue", *arguments)
+        enqueued = enqueued_tasks(rows, of=len(tasks))
         self.notifier.announce(tasks[task.position].queue for task in enqueued if task.status is Status.PENDING)
         return enqueued
 
@@ -88,23 +93,13 @@ class PostgresBroker:
 
         `held_by`, a worker's id and a claim's token, says in whose hand the tasks are from the first.
         """
-        try:
-            rows = await call(
-                connection,
-                self.database.schema,
-                "enqueue",
-                *enqueue_arguments(
-                    company,
-                    tasks,
-                    key_lifetime=self.key_lifetime,
-                    request_id=request_id,
-                    traceparent=traceparent,
-                    at=at,
-                ),
-                *((None, *held_by) if held_by is not None else ()),
-            )
-        except psycopg.errors.NoDataFound as error:
-            raise UnknownCompany(company) from error
+        arguments = enqueue_arguments(
+            company, tasks, key_lifetime=self.key_lifetime, request_id=request_id, traceparent=traceparent, at=at
+        )
+        if held_by is not None:
+            arguments += (None, *held_by)
+        with _unknown(company):
+            rows = await call(connection, self.database.schema, "enqueue", *arguments)
         return enqueued_tasks(rows, of=len(tasks))
 
     async def claim(
@@ -175,12 +170,12 @@ class PostgresBroker:
         return Promoted(count, tuple(queues or ()), next_due)
 
     async def cancel(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
-        ((status,),) = await self.database.call("cancel", company, task_id, at)
+        ((status,),) = await self.database.of(company).call("cancel", company, task_id, at)
         return Status(status) if status else None
 
     async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
         with quotas.refusals():
-            ((status, queue),) = await self.database.call("retry", company, task_id, at)
+            ((status, queue),) = await self.database.of(company).call("retry", company, task_id, at)
         if queue:
             self.notifier.announce((queue,))
         return Status(status) if status else None
@@ -215,14 +210,24 @@ class PostgresBroker:
         return wakeups.listen(self._listen_url, channel=wakeups.channel(self.database.schema))
 
     async def watch(self, company_id: UUID, task_id: UUID, *, seconds: float) -> None:
-        await self.database.call("watch", company_id, task_id, seconds)
-        await self.database.call("wait_for_move", company_id, task_id)
+        database = self.database.of(company_id)
+        await database.call("watch", company_id, task_id, seconds)
+        await database.call("wait_for_move", company_id, task_id)
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[frozenset[UUID]]]:
         channel = wakeups.moves_channel(self.database.schema)
         async with wakeups.listen(self._listen_url, channel=channel) as notices:
             yield (frozenset(map(UUID, ids)) async for ids in notices)
+
+
+@contextmanager
+def _unknown(company: str) -> Iterator[None]:
+    """Raises UnknownCompany when PostgreSQL knows none of this id or slug."""
+    try:
+        yield
+    except psycopg.errors.NoDataFound as error:
+        raise UnknownCompany(company) from error
 
 
 def _begun(task: NewTask, made: Enqueued, moment: datetime, token: UUID) -> ClaimedTask:

@@ -211,3 +211,10 @@ as $$
         ) queued
         offset greatest(most_queued - wanted, 0))
 $$;
+
+-- The company of a slug, or null: the one question about companies that whoever acts for a single one of them may ask of
+-- all. It runs as the owner of the tables, so that it can be asked before the company is known.
+create or replace function company_of_slug(of_slug text) returns uuid
+language sql stable security definer
+set search_path from current
+as $$ select c.id from companies c where c.slug = of_slug $$;

@@ -17,18 +17,24 @@ language plpgsql volatile
 set search_path from current
 set lock_timeout = '2s'
 as $$
+declare
+    joined text[];
 begin
     perform pg_advisory_xact_lock_shared(company_lock(of_company));
-    with joined as (
+    with joining as (
         insert into lines (company_id, queue)
         select distinct of_company, q.queue from unnest(in_queues) as q(queue)
         order by q.queue
         on conflict do nothing
         returning queue
     )
-    insert into turns (queue, place, company_id)
-    select j.queue, place_reached(j.queue), of_company from joined j
-    on conflict do nothing;
+    select array_agg(j.queue) into joined from joining j;
+    if joined is not null then
+        -- After its lines: a company's role sees how far the rotation is only of queues where the company stands.
+        insert into turns (queue, place, company_id)
+        select j.queue, place_reached(j.queue), of_company from unnest(joined) as j(queue)
+        on conflict do nothing;
+    end if;
 end
 $$;
 

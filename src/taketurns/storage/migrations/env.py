@@ -22,7 +22,8 @@ def run(connection: Connection) -> None:
     connection.execute(text("select pg_advisory_lock(hashtextextended(:name, 0))"), {"name": f"migrations of {schema}"})
     quoted = connection.dialect.identifier_preparer.quote(schema)
     connection.execute(text(f"create schema if not exists {quoted}"))
-    connection.execute(text(f"set search_path to {quoted}"))
+    # Functions keep this path: nobody's temporary table may stand in for one of theirs.
+    connection.execute(text(f"set search_path to {quoted}, pg_temp"))
     connection.execute(text("select set_config('lock_timeout', :timeout, false)"), {"timeout": lock_timeout})
     connection.commit()
     connection.dialect.default_schema_name = schema
@@ -40,7 +41,7 @@ def run(connection: Connection) -> None:
 def run_offline() -> None:
     context.configure(url=url, target_metadata=Base.metadata, literal_binds=True, version_table_schema=schema)
     with context.begin_transaction():
-        context.execute(f"set search_path to {schema}")
+        context.execute(f"set search_path to {schema}, pg_temp")
         context.run_migrations()
 
 

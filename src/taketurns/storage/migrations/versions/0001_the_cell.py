@@ -18,6 +18,29 @@ depends_on = None
 
 READABLE = "between '0001-01-02 00:00+00'::timestamptz and '9999-12-30 00:00+00'::timestamptz"
 
+# What companies own is behind a wall; see decisions/0012-a-wall-around-each-company.md.
+WALLS = """
+do $$
+declare
+    owned record;
+begin
+    for owned in
+        select c.oid::regclass as name, a.attname as owner
+        from pg_class c join pg_attribute a on a.attrelid = c.oid
+        where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r' and not a.attisdropped
+            and (a.attname = 'company_id' or (c.relname = 'companies' and a.attname = 'id'))
+    loop
+        execute format('alter table %s enable row level security', owned.name);
+        execute format(
+            'create policy company on %s using (%I = nullif(current_setting(%L, true), %L)::uuid)',
+            owned.name, owned.owner, 'taketurns.company_id', '');
+    end loop;
+    alter table rotations enable row level security;
+    create policy company on rotations using (exists (select from lines l where l.queue = rotations.queue));
+end
+$$
+"""
+
 
 def upgrade() -> None:
     op.create_table(
@@ -448,6 +471,7 @@ def upgrade() -> None:
     for table in ("workers", "heartbeats"):
         op.execute(f"alter table {table} set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
+    op.execute(WALLS)
     schema.install_functions(op.get_bind())
     op.execute(
         "create trigger keep_audit before update or delete or truncate on audit_entries"
@@ -502,6 +526,7 @@ def _create_limits() -> None:
 def downgrade() -> None:
     op.execute("drop trigger keep_audit on audit_entries")
     schema.drop_functions(op.get_bind())
+    op.execute("drop policy company on rotations")
     op.drop_table("workers")
     op.drop_table("heartbeats")
     op.drop_table("watches")
