@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 
+import psycopg
 from alembic.util.exc import CommandError
 from sqlalchemy import create_engine
 
-from taketurns.storage import drift, embedded, schema
+from taketurns.storage import drift, embedded, schema, walls
+from taketurns.storage.database import conninfo
 
 
 def main() -> int:
@@ -28,6 +30,9 @@ def main() -> int:
             complaints += drift.functions(connection, schema="taketurns")
             complaints += drift.triggers(connection, schema="taketurns")
         engine.dispose()
+        with psycopg.connect(conninfo(url)) as psycopg_connection:
+            gaps = walls.gaps(psycopg_connection, schema="taketurns")
+            complaints += [f"table {name} has rows of companies and no wall" for name in gaps]
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     return 1 if complaints else 0

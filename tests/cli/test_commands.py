@@ -21,11 +21,13 @@ import jsonschema_rs
 import psycopg
 import pytest
 from alembic.config import Config
+from sqlalchemy import make_url
 from typer.testing import CliRunner, Result
 
 from taketurns.cli import app
 from taketurns.engine import key
 from taketurns.storage import advice, schema
+from tests.servers import DatabaseServer
 from tests.valkeys import Valkeys
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +61,7 @@ def test_every_command_and_option_is_explained() -> None:
         ["pause"],
         ["resume"],
         ["db", "upgrade"],
+        ["db", "grant"],
         ["heartbeat"],
         ["heartbeat", "check"],
         ["keys"],
@@ -88,6 +91,25 @@ def test_the_schema_is_built_and_found_to_be_the_newest(empty_database_url: str)
             f"the schema 'taketurns' is at {schema.head()}, the newest revision\n",
         )
     assert run("db", "check", url=empty_database_url).exit_code == 0
+
+
+def test_the_role_of_companies_is_let_in_with_the_schema_or_by_itself(
+    empty_database_url: str, postgres_server: DatabaseServer
+) -> None:
+    role = postgres_server.company_role
+    company_url = postgres_server.company_url(empty_database_url)
+    told = "for one company at a time in the schema 'taketurns'\n"
+    assert run("db", "grant", role, url=empty_database_url).stderr.endswith("run taketurns db upgrade\n")
+    assert run("db", "grant", url=empty_database_url).exit_code == 2
+    for command in (["db", "upgrade"], ["db", "grant"]):
+        granted = run(*command, url=empty_database_url, env={"TAKETURNS_COMPANY_DATABASE_URL": company_url})
+        assert (granted.exit_code, granted.stdout.endswith(told)) == (0, True), granted.output
+        looked = run("doctor", url=empty_database_url, env={"TAKETURNS_COMPANY_DATABASE_URL": company_url})
+        assert f"ok       walls: around each company, for the role '{role}'\n" in looked.output
+    assert run("db", "grant", role, url=empty_database_url).exit_code == 0
+    owner = make_url(empty_database_url).username
+    refused = run("db", "grant", str(owner), url=empty_database_url)
+    assert (refused.exit_code, "no wall holds" in refused.stderr) == (1, True)
 
 
 def test_a_schema_that_a_newer_release_has_moved_is_left_alone(database_url: str) -> None:

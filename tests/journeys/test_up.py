@@ -22,7 +22,7 @@ import psycopg
 import pytest
 import redis
 
-from taketurns.cli.up import DATABASE
+from taketurns.cli.up import COMPANY_ROLE, DATABASE
 from taketurns.storage.embedded import PostgresServer, ValkeyServer
 
 ROOT = Path(__file__).parents[2]
@@ -111,11 +111,16 @@ def home(open_directory: Path) -> Iterator[Path]:
     eventually(lambda: not processes_about(open_directory), "nobody is left")
 
 
+def companies_url(home: Path) -> str:
+    return PostgresServer(home).url(DATABASE, role=COMPANY_ROLE)
+
+
 def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start: Start) -> None:
     up = start("--home", str(home))
     create, again, ten_of_another, look = up.lines
     beside = start("--home", str(home))
     assert f"export TAKETURNS_DATABASE_URL='{PostgresServer(home).url(DATABASE)}'" in up.output
+    assert f"export TAKETURNS_COMPANY_DATABASE_URL='{companies_url(home)}'" in up.output
     assert f"export TAKETURNS_REDIS_URL={ValkeyServer(home / 'valkey').url}\n" in up.output
     with redis.Redis.from_url(ValkeyServer(home / "valkey").url) as client:
         assert client.config_get("appendonly") == {"appendonly": "yes"}
@@ -134,6 +139,12 @@ def test_its_lines_can_be_pasted_and_another_beside_it_goes_on(home: Path, start
     up.press_ctrl_c()
     assert up.wait() == 0
     assert up.output.endswith("stopped\n")
+
+    with psycopg.connect(PostgresServer(home).url(DATABASE)) as owner, psycopg.connect(companies_url(home)) as role:
+        sessions = "select usename from pg_stat_activity where application_name = 'taketurns-api-companies'"
+        assert set(owner.execute(sessions).fetchall()) == {(COMPANY_ROLE,)}
+        everything = "select count(*) > 0 from taketurns.tasks"
+        assert (owner.execute(everything).fetchone(), role.execute(everything).fetchone()) == ((True,), (False,))
 
     for keeper in (home / "keeper.lock", home / "valkey" / "keeper.lock"):
         os.kill(int(keeper.read_text()), signal.SIGKILL)

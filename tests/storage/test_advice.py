@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from taketurns.storage import advice, schema
 from taketurns.storage.advice import Finding, Level
+from tests.servers import DatabaseServer
 
 
 def test_a_server_with_the_schema_has_no_problem(database_url: str) -> None:
@@ -101,8 +103,26 @@ def test_a_server_that_is_away_is_no_finding() -> None:
         look("postgresql://nobody@127.0.0.1:1/none")
 
 
-def look(url: str, *, schema: str = "taketurns", connections_wanted: int = 0) -> dict[str, Finding]:
-    return {
-        finding.subject: finding
-        for finding in advice.examine(url, schema=schema, connections_wanted=connections_wanted)
-    }
+def test_whether_the_wall_around_each_company_stands_is_told(
+    database_url: str, company_url: str, postgres_server: DatabaseServer
+) -> None:
+    assert look(database_url)["walls"].level is Level.ADVICE
+    assert look(database_url, company_url=company_url)["walls"].level is Level.OK
+    sees_all = look(database_url, company_url=database_url)["walls"]
+    assert (sees_all.level, "sees every company" in sees_all.found) == (Level.PROBLEM, True)
+    unknown = make_url(database_url).set(username="nobody_of_this_name").render_as_string(hide_password=False)
+    assert look(database_url, company_url=unknown)["walls"].level is Level.PROBLEM
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(f'revoke execute on all functions in schema taketurns from "{postgres_server.company_role}"')
+        assert look(database_url, company_url=company_url)["walls"].level is Level.PROBLEM
+        postgres_server.grant(database_url)
+        connection.execute("create table taketurns.invoices (company_id uuid)")
+    open_table = look(database_url, company_url=company_url)["walls"]
+    assert (open_table.level, open_table.found) == (Level.PROBLEM, "none around each company in invoices")
+
+
+def look(
+    url: str, *, schema: str = "taketurns", connections_wanted: int = 0, company_url: str | None = None
+) -> dict[str, Finding]:
+    found = advice.examine(url, schema=schema, connections_wanted=connections_wanted, company_url=company_url)
+    return {finding.subject: finding for finding in found}

@@ -185,10 +185,29 @@ def version() -> None:
 
 @db.command()
 def upgrade(revision: str = "head") -> None:
-    """Build the schema, or bring it to the newest revision."""
+    """Build the schema, or bring it to the newest revision, and let the role of companies into it."""
     from taketurns.cli import examination  # noqa: PLC0415
 
     raise typer.Exit(examination.upgrade(settings_with(), revision))
+
+
+@db.command()
+def grant(
+    role: Annotated[
+        str | None, typer.Argument(help="The role; that of TAKETURNS_COMPANY_DATABASE_URL otherwise.")
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TAKETURNS_ROLE_PASSWORD",
+            help="Its password, if it has to be made; that of TAKETURNS_COMPANY_DATABASE_URL otherwise.",
+        ),
+    ] = None,
+) -> None:
+    """Let a role act for one company at a time, and do nothing else in the schema; it is made if it is not there."""
+    from taketurns.cli import examination  # noqa: PLC0415
+
+    raise typer.Exit(examination.grant(settings_with(), role, password))
 
 
 @db.command()

@@ -38,6 +38,11 @@ def settings_with(**options: Any) -> Settings:
     if not _DATABASE_URL.match(settings.database_url):
         typer.echo("TAKETURNS_DATABASE_URL: a URL is needed: postgresql://user:password@host:5432/database", err=True)
         raise typer.Exit(WRONG)
+    if settings.company_database_url is not None and not _DATABASE_URL.match(settings.company_database_url):
+        typer.echo(
+            "TAKETURNS_COMPANY_DATABASE_URL: a URL is needed: postgresql://role:password@host:5432/database", err=True
+        )
+        raise typer.Exit(WRONG)
     if settings.redis_url is not None and not _REDIS_URL.match(settings.redis_url):
         typer.echo("TAKETURNS_REDIS_URL: a URL is needed: redis://user:password@host:6379/0", err=True)
         raise typer.Exit(WRONG)

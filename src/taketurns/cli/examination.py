@@ -9,12 +9,14 @@ from dataclasses import asdict
 import psycopg
 import typer
 from alembic.util.exc import CommandError
+from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
 from taketurns.assembly import jobs
+from taketurns.cli.configuration import WRONG
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
-from taketurns.storage import advice, schema
+from taketurns.storage import advice, schema, walls
 from taketurns.storage.database import conninfo
 
 _MARKS = {advice.Level.OK: "ok     ", advice.Level.ADVICE: "advice ", advice.Level.PROBLEM: "PROBLEM"}
@@ -24,7 +26,12 @@ def doctor(settings: Settings, *, as_json: bool) -> int:
     """Print the findings; 1 when one of them is a problem."""
     try:
         findings = list(
-            advice.examine(settings.database_url, schema=settings.schema_name, connections_wanted=settings.pool_size)
+            advice.examine(
+                settings.database_url,
+                schema=settings.schema_name,
+                connections_wanted=settings.pool_size,
+                company_url=settings.company_database_url,
+            )
         )
     except psycopg.Error as error:
         return refused(error)
@@ -58,7 +65,8 @@ async def _jobs(settings: Settings) -> list[advice.Finding]:
 
 
 def upgrade(settings: Settings, revision: str) -> int:
-    """Build or move the schema; 1 with the reason when the server will not have it."""
+    """Build or move the schema, and let the role of companies into it if one is set; 1 with the reason when the server
+    will not have it."""
     try:
         schema.upgrade(settings.database_url, schema=settings.schema_name, revision=revision)
     except (schema.UnsupportedServer, CommandError) as error:
@@ -66,7 +74,31 @@ def upgrade(settings: Settings, revision: str) -> int:
         return 1
     except DBAPIError as error:
         return refused(error.orig or error)
+    if settings.company_database_url is not None and revision == "head":
+        return check(settings) or grant(settings)
     return check(settings)
+
+
+def grant(settings: Settings, role: str | None = None, password: str | None = None) -> int:
+    """Let a role act for companies, the one that the settings name or another; 1 with the reason when it cannot."""
+    url = None if settings.company_database_url is None else make_url(settings.company_database_url)
+    named = role or (url and url.username)
+    if named is None:
+        typer.echo("name a role, or set TAKETURNS_COMPANY_DATABASE_URL", err=True)
+        return WRONG
+    if password is None and url is not None and url.username == named:
+        password = url.password
+    try:
+        with psycopg.connect(conninfo(settings.database_url), autocommit=True, connect_timeout=5) as connection:
+            is_new = walls.grant(connection, named, schema=settings.schema_name, password=password)
+    except walls.RoleRefused as error:
+        typer.echo(str(error), err=True)
+        return 1
+    except psycopg.Error as error:
+        return refused(error)
+    made = "was made, and acts" if is_new else "acts"
+    typer.echo(f"the role {named!r} {made} for one company at a time in the schema {settings.schema_name!r}")
+    return 0
 
 
 def check(settings: Settings) -> int:

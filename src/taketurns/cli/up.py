@@ -36,6 +36,8 @@ from taketurns.storage.embedded import BinariesNotFound, EmbeddedServerError, Po
 from taketurns.storage.embedded.postgres import PUBLIC
 
 DATABASE = "taketurns"
+COMPANY_ROLE = "taketurns_company"
+COMPANIES = "TAKETURNS_COMPANY_DATABASE_URL"
 REDIS = "TAKETURNS_REDIS_URL"
 DEMO_TYPE = "send_email"
 DEMO_COMPANIES = {"acme": "Acme", "globex": "Globex", "initech": "Initech"}
@@ -54,11 +56,17 @@ class CannotListen(RuntimeError):
 
 @dataclass(frozen=True)
 class _Server:
-    """A server that the service uses; `own` is one that was started or joined here."""
+    """A server that the service uses; `own` is one that was started or joined here, `company_url` the address of a
+    database for the role of companies."""
 
     variable: str
     url: str
     own: PostgresServer | ValkeyServer | None = None
+    company_url: str | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {self.variable: self.url} | ({COMPANIES: self.company_url} if self.company_url else {})
 
 
 def run(
@@ -72,7 +80,8 @@ def run(
         types = assembly.load_application(settings.app).registry.names
     try:
         with _database(settings, home, programs) as database:
-            if code := examination.upgrade(settings.model_copy(update={"database_url": database.url}), "head"):
+            urls = {"database_url": database.url, "company_database_url": database.company_url}
+            if code := examination.upgrade(settings.model_copy(update=urls), "head"):
                 return code
             with _redis(settings, home, valkey) as redis:
                 servers = [database] if redis is None else [database, redis]
@@ -107,12 +116,12 @@ def _database(settings: Settings, home: Path | None, programs: Path | None) -> I
     variable = "TAKETURNS_DATABASE_URL"
     if "database_url" in settings.model_fields_set:
         say(f"database: the one in {variable}")
-        yield _Server(variable, settings.database_url)
+        yield _Server(variable, settings.database_url, company_url=settings.company_database_url)
         return
     with PostgresServer(home or default_home(), binaries_directory=programs) as server:
         url = server.create_database(DATABASE)
         say(f"database: {_found(server)}")
-        yield _Server(variable, url, server)
+        yield _Server(variable, url, server, server.url(DATABASE, role=COMPANY_ROLE))
 
 
 @contextlib.contextmanager
@@ -148,7 +157,7 @@ async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence
         environment = {
             "PYTHONUNBUFFERED": "1",  # what handlers print is seen when they print it, in a pipe too
             **os.environ,
-            **{server.variable: server.url for server in servers},
+            **{name: value for server in servers for name, value in server.settings.items()},
             "TAKETURNS_AUTHENTICATION": settings.authentication,
             "TAKETURNS_HOST": settings.host,
             "TAKETURNS_PORT": str(port),
@@ -306,7 +315,7 @@ def _greeting(
         yield f"curl -s{header} '{address}/task-types'"
     if own := [server for server in servers if server.own is not None]:
         yield "\nPrograms and commands in other terminals find what was started here by"
-        yield from (f"export {server.variable}={shlex.quote(server.url)}" for server in own)
+        yield from (f"export {name}={shlex.quote(value)}" for server in own for name, value in server.settings.items())
     yield "\nCtrl-C finishes what runs and stops; the data stays.\n"
 
 

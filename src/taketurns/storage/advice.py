@@ -8,8 +8,10 @@ from enum import StrEnum
 from time import time
 
 import psycopg
+from sqlalchemy import make_url
 
 from taketurns.storage import schema as cell
+from taketurns.storage import walls
 from taketurns.storage.database import conninfo
 
 SKEW_SECONDS = 2.0
@@ -35,14 +37,18 @@ class Finding:
     advice: str = ""
 
 
-def examine(url: str, *, schema: str = "taketurns", connections_wanted: int = 0) -> Iterator[Finding]:
+def examine(
+    url: str, *, schema: str = "taketurns", connections_wanted: int = 0, company_url: str | None = None
+) -> Iterator[Finding]:
     """Look at a server and a cell on it. Raises psycopg.OperationalError when it cannot be reached.
 
-    `connections_wanted` is how many connections the installation's pools may open in all.
+    `connections_wanted` is how many connections the installation's pools may open in all; `company_url` is the address
+    for the role of companies, if there is one.
     """
     with psycopg.connect(conninfo(url), autocommit=True, connect_timeout=5) as connection:
         yield _version(connection)
         yield _migrations(connection, schema)
+        yield _walls(connection, schema, company_url)
         yield _clock(connection)
         yield from _settings(connection)
         yield _connections(connection, connections_wanted)
@@ -63,6 +69,29 @@ def _migrations(connection: Connection, schema: str) -> Finding:
     if found == cell.head():
         return Finding(Level.OK, "migrations", f"at {found}, the newest")
     return Finding(Level.PROBLEM, "migrations", f"at {found or 'none'}, not {cell.head()}", "run: taketurns db upgrade")
+
+
+def _walls(connection: Connection, schema: str, company_url: str | None) -> Finding:
+    if gaps := walls.gaps(connection, schema=schema):
+        found = f"none around each company in {', '.join(gaps)}"
+        return Finding(Level.PROBLEM, "walls", found, "a migration must enable row-level security there, with a policy")
+    if company_url is None:
+        return Finding(
+            Level.ADVICE,
+            "walls",
+            "one role acts for all companies",
+            "set TAKETURNS_COMPANY_DATABASE_URL for another role in the API, and run: taketurns db upgrade",
+        )
+    role = make_url(company_url).username
+    try:
+        with psycopg.connect(conninfo(company_url), autocommit=True, connect_timeout=5) as companies:
+            walls.check_sync(companies, schema=schema)
+    except psycopg.OperationalError as error:
+        reason, *_ = str(error).strip().splitlines()
+        return Finding(Level.PROBLEM, "walls", reason, f"the role {role!r} must be let in: run taketurns db grant")
+    except walls.RoleRefused as error:
+        return Finding(Level.PROBLEM, "walls", str(error), "until then requests find no company or all of them")
+    return Finding(Level.OK, "walls", f"around each company, for the role {role!r}")
 
 
 def revision(connection: Connection, schema: str) -> str | None:

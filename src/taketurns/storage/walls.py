@@ -8,6 +8,7 @@ superusers, which workers and operators connect as.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -20,7 +21,6 @@ _CHANGED: Final = "select, insert, update, delete"
 
 # To lock a row takes the right to update some column: that is the one named beside `delete`.
 TABLES: Final[Mapping[str, str]] = {
-    "alembic_version": "select",
     "audit_entries": "insert",
     "companies": "select",
     "idempotency_keys": _CHANGED,
@@ -93,26 +93,60 @@ def grant(connection: Connection, role: str, *, schema: str, password: str | Non
 
 
 async def check(companies: Database) -> None:
-    """See that the role of companies is set up, and sees no more than it may. Raises RoleRefused and Unavailable."""
-    query = sql.SQL("select row_security_active({tasks}), count(*) from {version}").format(
-        tasks=f'"{companies.schema}".tasks', version=sql.Identifier(companies.schema, "alembic_version")
-    )
-    try:
-        ((is_held, _),) = await companies.run((query.as_bytes(), None))
-    except psycopg.errors.InsufficientPrivilege:
-        raise RoleRefused(
-            "the role in TAKETURNS_COMPANY_DATABASE_URL may do nothing here: taketurns db grant"
-        ) from None
-    if not is_held:
-        raise RoleRefused(
-            "the role in TAKETURNS_COMPANY_DATABASE_URL sees every company, as a superuser or an owner: name another"
-        )
+    """See that the role of companies may do what it must, and sees no more. Raises RoleRefused and Unavailable."""
+    with _refusals():
+        ((is_held, is_granted),) = await companies.run((_standing(companies.schema), _NAMES))
+    _judge(is_held=is_held, is_granted=is_granted)
+
+
+def check_sync(connection: Connection, *, schema: str) -> None:
+    """The same on a connection of that role. Raises RoleRefused and psycopg.OperationalError."""
+    with _refusals():
+        ((is_held, is_granted),) = connection.execute(_standing(schema), _NAMES).fetchall()
+    _judge(is_held=is_held, is_granted=is_granted)
 
 
 def gaps(connection: Connection, *, schema: str) -> list[str]:
     """The tables of a cell whose rows are of companies, and which have no wall, or another one."""
     rows = connection.execute(_GAPS, {"schema": schema, "setting": COMPANY})
     return [name for (name,) in rows]
+
+
+def _standing(schema: str) -> bytes:
+    """Asks whether policies hold for who asks, and whether everything was granted that this version needs."""
+    statement = """
+        select row_security_active({tasks}),
+            (select count(*) from pg_class c where c.relnamespace = {schema}::regnamespace
+                and c.relname = any (%(tables)s) and has_any_column_privilege(c.oid, 'select, insert')
+            ) = cardinality(%(tables)s::text[])
+            and (select bool_and(has_function_privilege(p.oid, 'execute')) from pg_proc p
+                where p.pronamespace = {schema}::regnamespace and p.proname = any (%(functions)s))
+    """
+    tasks = sql.Identifier(schema, "tasks").as_string()
+    return sql.SQL(statement).format(tasks=tasks, schema=sql.Identifier(schema).as_string()).as_bytes()
+
+
+_NAMES: Final = {"tables": list(TABLES), "functions": list(FUNCTIONS)}
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.ProgrammingError:
+        _judge(is_held=True, is_granted=False)
+
+
+def _judge(*, is_held: bool, is_granted: bool) -> None:
+    if not is_held:
+        raise RoleRefused(
+            "the role in TAKETURNS_COMPANY_DATABASE_URL sees every company, for it is a superuser or owns the tables:"
+            " name another one"
+        )
+    if not is_granted:
+        raise RoleRefused(
+            "the role in TAKETURNS_COMPANY_DATABASE_URL may not do what this version needs: run taketurns db grant"
+        )
 
 
 def _make_role(connection: Connection, role: str, password: str | None) -> bool:
@@ -174,7 +208,7 @@ def _scalar(connection: Connection, query: str, *parameters: str) -> Any:
 _GAPS: Final = """
 select c.relname
 from pg_class c join pg_attribute a on a.attrelid = c.oid
-where c.relnamespace = cast(%(schema)s as regnamespace) and c.relkind in ('r', 'p') and not a.attisdropped
+where c.relnamespace = to_regnamespace(%(schema)s) and c.relkind in ('r', 'p') and not a.attisdropped
     and (a.attname = 'company_id' or (c.relname = 'companies' and a.attname = 'id'))
     and not (c.relrowsecurity and array(
         select (p.polpermissive, p.polcmd, p.polroles, p.polwithcheck is null, pg_get_expr(p.polqual, p.polrelid))::text

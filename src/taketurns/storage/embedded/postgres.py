@@ -93,11 +93,11 @@ class PostgresServer(home.EmbeddedServer):
         os.kill(before, signal.SIGINT)
         self._wait_for_another(before)
 
-    def url(self, database: str = "postgres") -> str:
-        """The address of a database of this server."""
+    def url(self, database: str = "postgres", *, role: str = ROLE) -> str:
+        """The address of a database of this server, for its owner or another role, which needs no password."""
         host, port = self._address
         query = {"host": host} if port == _PORT else {"host": host, "port": port}
-        return f"postgresql://{ROLE}@/{urllib.parse.quote(database)}?{urllib.parse.urlencode(query, safe='/')}"
+        return f"postgresql://{role}@/{urllib.parse.quote(database)}?{urllib.parse.urlencode(query, safe='/')}"
 
     def create_database(self, name: str) -> str:
         """The address of the database of this name, which is made if it is not there."""
