@@ -18,7 +18,7 @@ depends_on = None
 
 READABLE = "between '0001-01-02 00:00+00'::timestamptz and '9999-12-30 00:00+00'::timestamptz"
 
-# What companies own is behind a wall; see decisions/0012-a-wall-around-each-company.md.
+# What companies own is behind a wall; see decisions/0014-a-wall-around-each-company.md.
 WALLS = """
 do $$
 declare
