@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import claim, durability, lanes, limits, throughput
+from bench import claim, durability, lanes, limits, throughput, walls
 
 
 def main() -> None:
@@ -12,7 +12,7 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["claim", "limits", "throughput", "lanes", "durability"],
+        choices=["claim", "limits", "throughput", "lanes", "durability", "walls"],
         help="one of them; all otherwise",
     )
     parser.add_argument("--large", action="store_true", help="also at 10,000,000 tasks; takes a quarter of an hour")
@@ -28,6 +28,8 @@ def main() -> None:
         lanes.run(command=command)
     if options.what in (None, "durability"):
         durability.run(command=command)
+    if options.what in (None, "walls"):
+        walls.run(command=command)
 
 
 if __name__ == "__main__":

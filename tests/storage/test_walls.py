@@ -292,10 +292,10 @@ async def claim_all(broker: PostgresBroker) -> list[Any]:
 async def test_what_fails_leaves_the_connection_as_it_was(walled: Database, acme: Company) -> None:
     for _ in range(10):
         with pytest.raises(psycopg.errors.UndefinedTable):
-            await walled.of(acme.id).run((b"select * from nowhere", None))
-        assert await walled.of(acme.id).run((b"select slug from taketurns.companies", None)) == [("acme",)]
+            await walled.of(acme.id).run(b"select * from nowhere")
+        assert await walled.of(acme.id).run(b"select slug from taketurns.companies") == [("acme",)]
     assert walled.companies is not None
-    assert await walled.companies.run((b"select slug from taketurns.companies", None)) == []
+    assert await walled.companies.run(b"select slug from taketurns.companies") == []
 
 
 async def test_the_wall_holds_through_a_transaction_pooler(
@@ -303,7 +303,7 @@ async def test_the_wall_holds_through_a_transaction_pooler(
 ) -> None:
     pooler = TransactionPooler(company_url, open_directory)
     clients = [Database(pooler.url, pool_size=1, prepare=False) for _ in range(3)]
-    slugs = (b"select slug from taketurns.companies", None)
+    slugs = b"select slug from taketurns.companies"
     async with pooler.running():
         for client in clients:
             await client.open()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from taketurns.api import answers, bodies, guard, lists, paths, problems
 from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
-from taketurns.api.parts import parts
+from taketurns.api.parts import operator_parts
 from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import PauseQuery, PutPause
 from taketurns.companies import pauses
@@ -95,7 +95,7 @@ async def lift_pause(request: Request, query: Annotated[PauseQuery, QueryParamet
 
 async def _list(request: Request, company: UUID | str | None) -> Response:
     lists.refuse_query(request)
-    standing = await pauses.standing(parts(request).database, company)
+    standing = await pauses.standing(operator_parts(request).database, company)
     if standing is None:
         raise paths.company_not_found()
     return answers.send(answers.PauseList(pauses=[answers.pause(one) for one in standing]))
@@ -104,7 +104,7 @@ async def _list(request: Request, company: UUID | str | None) -> Response:
 async def _put(request: Request, company: UUID | str | None) -> Response:
     lists.refuse_query(request)
     body = await bodies.read(request, PutPause)
-    database, by = parts(request).database, guard.actor_of(request)
+    database, by = operator_parts(request).database, guard.actor_of(request)
     pause = await pauses.put(database, company, queue=body.queue, type=body.type, until=body.until, by=by)
     if pause is None:
         raise paths.company_not_found()
@@ -112,7 +112,7 @@ async def _put(request: Request, company: UUID | str | None) -> Response:
 
 
 async def _lift(request: Request, company: UUID | str | None, query: PauseQuery) -> Response:
-    database = parts(request).database
+    database = operator_parts(request).database
     if not await pauses.lift(database, company, queue=query.queue, type=query.type, by=guard.actor_of(request)):
         if await pauses.standing(database, company) is None:
             raise paths.company_not_found()

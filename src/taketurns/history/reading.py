@@ -8,15 +8,11 @@ from typing import Any, Final
 
 from taketurns.storage.database import Database, Row
 
-_BY_INDEX: Final = (
-    "select "
-    + ", ".join(
-        f"set_config('{setting}', 'off', true)"
-        for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
-    )
-).encode()
+_BY_INDEX: Final = dict.fromkeys(
+    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
+)
 
 
 async def rows(database: Database, query: str, parameters: Mapping[str, Any]) -> list[Row]:
     """What a statement answers, in one round trip. Raises Unavailable."""
-    return await database.run((_BY_INDEX, None), (query.encode(), parameters))
+    return await database.run(query.encode(), parameters, settings=_BY_INDEX)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
+from functools import cache
 from typing import Any, Final, LiteralString
 from uuid import UUID
 
@@ -26,9 +27,9 @@ from taketurns.engine.errors import InvalidData, Unavailable
 COMPANY: Final = "taketurns.company_id"
 """The setting that says whom a transaction is for. Empty: nobody, and of what companies own nothing is seen."""
 
+NO_SETTINGS: Final[Mapping[str, str]] = {}
+
 Row = tuple[Any, ...]
-Statement = tuple[bytes, Any]
-"""What is sent to the server, and its parameters."""
 
 _DIALECT = psycopg_dialect.dialect()  # type: ignore[no-untyped-call]
 
@@ -64,7 +65,7 @@ class Database:
         self.schema = schema
         self.statement_timeout = statement_timeout
         self.companies = companies
-        self._for: tuple[Statement, ...] = ()
+        self._company: UUID | str | None = None
         self._pool: AsyncConnectionPool[AsyncConnection[Row]] = AsyncConnectionPool(
             conninfo(url),
             min_size=1,
@@ -101,7 +102,7 @@ class Database:
         if self.companies is None:
             return self
         bound = copy(self.companies)
-        bound._for = (_told(bound.schema, company),)
+        bound._company = _id_if_one(company)
         return bound
 
     @asynccontextmanager
@@ -111,12 +112,11 @@ class Database:
         Raises Unavailable when none can be had, or the server goes away meanwhile, and InvalidData.
         """
         async with self._lent() as connection:
-            if not self._for:
+            if self._company is None:
                 yield connection
                 return
             async with connection.transaction():
-                for query, parameters in self._for:
-                    await connection.execute(query, parameters)
+                await connection.execute(*self._local_settings({}))
                 yield connection
 
     @asynccontextmanager
@@ -144,7 +144,7 @@ class Database:
     async def transaction(self) -> AsyncIterator[AsyncConnection[Row]]:
         """A connection in a transaction, committed on leaving."""
         async with self.connection() as connection:
-            if self._for:
+            if self._company is not None:
                 yield connection
                 return
             async with connection.transaction():
@@ -152,47 +152,52 @@ class Database:
 
     async def call(self, function: LiteralString, *arguments: object) -> list[Row]:
         """`select * from function(…)`, in the cell's schema."""
-        return await self.run((call_statement(self.schema, function, len(arguments)), arguments), binary=True)
+        return await self.run(call_statement(self.schema, function, len(arguments)), arguments, binary=True)
 
     async def fetch(self, statement: Executable) -> list[Row]:
         """Run one SQLAlchemy Core statement; rows are plain tuples as psycopg makes them."""
         query, parameters = compile_statement(self.schema, statement)
-        return await self.run((query.encode(), parameters))
+        return await self.run(query.encode(), parameters)
 
-    async def run(self, *statements: Statement, binary: bool = False) -> list[Row]:
-        """Run these in one transaction and one round trip; answers the rows of the last one."""
-        *before, (query, parameters) = (*self._for, *statements)
+    async def run(
+        self, query: bytes, parameters: Any = None, *, settings: Mapping[str, str] = NO_SETTINGS, binary: bool = False
+    ) -> list[Row]:
+        """Run one statement in one round trip, under `settings` of the server which hold for it alone."""
         async with self._lent() as connection:
-            if not before:
+            if self._company is None and not settings:
                 return await _rows(await connection.execute(query, parameters, binary=binary))
             # What a pipeline sends before its end is one transaction, without a word about it.
             async with connection.pipeline():
-                for earlier in before:
-                    await connection.execute(*earlier)
+                await connection.execute(*self._local_settings(settings))
                 cursor = await connection.execute(query, parameters, binary=binary)
             return await _rows(cursor)
 
-
-def _told(schema: str, company: UUID | str) -> Statement:
-    """Tells the server whom a transaction is for."""
-    try:
-        known: UUID | None = company if isinstance(company, UUID) else UUID(company)
-    except ValueError:
-        known = None
-    if known is not None:
-        return _FOR_ID, (str(known),)
-    if schema not in _for_slug:
-        function = sql.Identifier(schema, "company_of_slug")
-        _for_slug[schema] = (
-            sql.SQL("select set_config({setting}, coalesce({function}(%s)::text, ''), true)")
-            .format(setting=COMPANY, function=function)
-            .as_bytes()
+    def _local_settings(self, settings: Mapping[str, str]) -> tuple[bytes, Sequence[str]]:
+        """The statement that sets these until the end of the transaction, and tells whom that is for."""
+        is_slug = isinstance(self._company, str)
+        statement = _set_statement(
+            self.schema, tuple(settings.items()), is_bound=self._company is not None, is_slug=is_slug
         )
-    return _for_slug[schema], (company,)
+        return statement, () if self._company is None else (str(self._company),)
 
 
-_FOR_ID = f"select set_config('{COMPANY}', %s, true)".encode()
-_for_slug: dict[str, bytes] = {}
+def _id_if_one(company: UUID | str) -> UUID | str:
+    try:
+        return company if isinstance(company, UUID) else UUID(company)
+    except ValueError:
+        return company
+
+
+@cache
+def _set_statement(schema: str, settings: tuple[tuple[str, str], ...], *, is_bound: bool, is_slug: bool) -> bytes:
+    named: list[tuple[str, sql.Composable]] = [(name, sql.Literal(value)) for name, value in settings]
+    if is_slug:
+        function = sql.Identifier(schema, "company_of_slug")
+        named.append((COMPANY, sql.SQL("coalesce({}(%s)::text, '')").format(function)))
+    elif is_bound:
+        named.append((COMPANY, sql.SQL("%s")))
+    calls = [sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in named]
+    return (sql.SQL("select ") + sql.SQL(", ").join(calls)).as_bytes()
 
 
 async def _check(connection: AsyncConnection[Row]) -> None:

@@ -95,7 +95,7 @@ def grant(connection: Connection, role: str, *, schema: str, password: str | Non
 async def check(companies: Database) -> None:
     """See that the role of companies may do what it must, and sees no more. Raises RoleRefused and Unavailable."""
     with _refusals():
-        ((is_held, is_granted),) = await companies.run((_standing(companies.schema), _NAMES))
+        ((is_held, is_granted),) = await companies.run(_standing(companies.schema), _NAMES)
     _judge(is_held=is_held, is_granted=is_granted)
 
 
