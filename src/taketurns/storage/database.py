@@ -152,7 +152,11 @@ class Database:
 
     async def call(self, function: LiteralString, *arguments: object) -> list[Row]:
         """`select * from function(…)`, in the cell's schema."""
-        return await self.run(call_statement(self.schema, function, len(arguments)), arguments, binary=True)
+        if self._company is None:
+            return await self.run(call_statement(self.schema, function, len(arguments)), arguments, binary=True)
+        query = _call_for_company(self.schema, function, len(arguments), is_slug=isinstance(self._company, str))
+        async with self._lent() as connection:
+            return await _rows(await connection.execute(query, (str(self._company), *arguments), binary=True))
 
     async def fetch(self, statement: Executable) -> list[Row]:
         """Run one SQLAlchemy Core statement; rows are plain tuples as psycopg makes them."""
@@ -190,14 +194,34 @@ def _id_if_one(company: UUID | str) -> UUID | str:
 
 @cache
 def _set_statement(schema: str, settings: tuple[tuple[str, str], ...], *, is_bound: bool, is_slug: bool) -> bytes:
-    named: list[tuple[str, sql.Composable]] = [(name, sql.Literal(value)) for name, value in settings]
-    if is_slug:
-        function = sql.Identifier(schema, "company_of_slug")
-        named.append((COMPANY, sql.SQL("coalesce({}(%s)::text, '')").format(function)))
-    elif is_bound:
-        named.append((COMPANY, sql.SQL("%s")))
-    calls = [sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in named]
+    calls: list[sql.Composable] = [sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in settings]
+    if is_bound:
+        calls.append(_entered(schema, is_slug=is_slug))
     return (sql.SQL("select ") + sql.SQL(", ").join(calls)).as_bytes()
+
+
+@cache
+def _call_for_company(schema: str, function: LiteralString, arity: int, *, is_slug: bool) -> bytes:
+    """One statement, which no pipeline has to be made for: the function is called once the setting is set."""
+    return (
+        sql.SQL(
+            "select called.* from (select {} as company offset 0) entered"
+            " cross join lateral (select * from {}({}) where entered.company is not null offset 0) called"
+        )
+        .format(
+            _entered(schema, is_slug=is_slug),
+            sql.Identifier(schema, function),
+            sql.SQL(", ").join([sql.Placeholder()] * arity),
+        )
+        .as_bytes()
+    )
+
+
+def _entered(schema: str, *, is_slug: bool) -> sql.Composed:
+    """Tells the server whom the transaction is for, a company named by the parameter."""
+    function = sql.Identifier(schema, "company_of_slug")
+    company = sql.SQL("coalesce({}(%s)::text, '')").format(function) if is_slug else sql.SQL("%s")
+    return sql.SQL("set_config({}, {}, true)").format(COMPANY, company)
 
 
 async def _check(connection: AsyncConnection[Row]) -> None:
