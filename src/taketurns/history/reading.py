@@ -11,8 +11,15 @@ from taketurns.storage.database import Database, Row
 _BY_INDEX: Final = dict.fromkeys(
     ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
 )
+_ONCE_BY_INDEX: Final = {**_BY_INDEX, "plan_cache_mode": "force_generic_plan"}
 
 
-async def rows(database: Database, query: str, parameters: Mapping[str, Any]) -> list[Row]:
-    """What a statement answers, in one round trip. Raises Unavailable."""
-    return await database.run(query.encode(), parameters, settings=_BY_INDEX)
+async def rows(
+    database: Database, query: str, parameters: Mapping[str, Any], *, is_planned_once: bool = False
+) -> list[Row]:
+    """What a statement answers, in one round trip. Raises Unavailable.
+
+    `is_planned_once`: whatever the parameters, there is one way to it, and planning takes longer than to go there.
+    """
+    settings = _ONCE_BY_INDEX if is_planned_once else _BY_INDEX
+    return await database.run(query.encode(), parameters, settings=settings)

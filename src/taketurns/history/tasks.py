@@ -115,7 +115,7 @@ async def find_all(database: Database, company: UUID | str, task_ids: Sequence[U
     """Those of these tasks that the company has, in any order."""
     query, constants = _find_statement(database.schema, is_id=isinstance(company, UUID))
     parameters = constants | {"company": company, "task_ids": list(task_ids)}
-    return [_record(row) for row in await reading.rows(database, query, parameters)]
+    return [_record(row) for row in await reading.rows(database, query, parameters, is_planned_once=True)]
 
 
 async def page(
