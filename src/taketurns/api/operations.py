@@ -26,8 +26,8 @@ from taketurns.engine.errors import ConfigurationError, Unavailable
 from taketurns.engine.job import JobBroker
 from taketurns.engine.key import Role
 from taketurns.history import heartbeats
-from taketurns.storage.audit import Action
 from taketurns.storage import walls
+from taketurns.storage.audit import Action
 from taketurns.storage.database import Database
 
 router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["operations"])
