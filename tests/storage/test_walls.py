@@ -57,7 +57,7 @@ def put(connection: Connection, table: Table, company_id: uuid.UUID) -> None:
     values = {
         column.name: _ONE_OF_A_FEW.get(column.name) or _VALUES.get(str(column.type.compile(_DIALECT)), "1")
         for column in table.columns
-        if not column.nullable and column.server_default is None
+        if not column.nullable and (column.server_default is None or (table.name, column.name) == ("pauses", "queue"))
     } | {owner_column(table): f"'{company_id}'"}
     names = sql.SQL(", ").join(map(sql.Identifier, values))
     insert = sql.SQL("insert into {} ({}) values ({})").format(

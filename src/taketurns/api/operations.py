@@ -54,8 +54,7 @@ async def get_health(request: Request) -> Response:
 )
 @open_to_all
 async def get_ready(request: Request) -> Response:
-    """Whether this process can serve: its database answers, has the schema that this version needs, and keeps companies
-    apart where it was set up to.
+    """Whether this process can serve: its database answers, and has the schema that this version needs.
 
     Tasks do not need the server of jobs: while that is away, this process is degraded, and ready all the same.
     """
