@@ -238,6 +238,16 @@ async def test_a_replay_is_answered_when_the_quota_is_used_up(client: AsyncClien
     assert await charged(client) == (1, 0)
 
 
+async def test_a_replay_reserves_nothing(client: AsyncClient) -> None:
+    await client.patch("/companies/acme", json={"quotas": {"hour": 5}})
+    key = {"Idempotency-Key": "once"}
+    job_id = await create(client, **key)
+    again = await client.post(JOBS, json=JOB, headers=key)
+    assert (again.json()["jobId"], again.headers["idempotent-replayed"]) == (job_id, "true")
+    assert (await client.post(JOBS, json=JOB | {"priority": 1}, headers=key)).status_code == 422
+    assert await charged(client) == (1, 0)
+
+
 async def charged(client: AsyncClient) -> tuple[int, int]:
     """What was reserved of acme's hour, and refunded of it."""
     hour = (await client.get("/companies/acme/usage")).json()["current"][0]

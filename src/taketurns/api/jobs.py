@@ -220,9 +220,11 @@ async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, reques
     back by the workers' upkeep."""
     with _reached():
         await jobs.put_company(company)
+    if company.quotas != UNLIMITED and (earlier := await _earlier(jobs, company, new, request)) is not None:
+        return earlier
     try:
         reservation = await _reserved(given, company, _id_of(new))
-    except QuotaExceeded:
+    except QuotaExceeded:  # maybe by what this key has made just now
         earlier = await _earlier(jobs, company, new, request)
         if earlier is None:
             raise
