@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -187,6 +188,25 @@ def test_the_readme_is_true_and_a_hard_death_in_the_flood_leaves_no_process(
     eventually(lambda: not processes_about(home), "nobody is left")
 
 
+def test_three_ways_to_run_a_task_work_as_the_readme_has_them(home: Path, start: Start, tmp_path: Path) -> None:
+    up = start("--home", str(home))
+    wait, watch = (block.replace("http://127.0.0.1:8000", up.address) for block in readme_blocks("Three ways .*?"))
+    waited = paste(wait)
+    assert "preference-applied: wait=10" in waited.lower()
+    assert json.loads(waited.splitlines()[-1])["status"] == "completed"
+    events, _, job = paste(watch).partition("{\n")
+    assert re.findall(r"^event: (\w+)", events, re.MULTILINE) == ["created", "claimed", "completed"]
+    assert json.loads("{" + job)["status"] == "completed"
+
+    for name in ("app.py", "inline.py", "enqueue.py"):
+        (tmp_path / name).write_text(readme_program(name))
+    export = up.has_said("export TAKETURNS_DATABASE_URL=.*")[0]
+    assert "completed sent 6\n" in paste(f"{export}\n{shlex.quote(sys.executable)} inline.py", cwd=tmp_path)
+    assert "EnqueuedTask(" in paste(f"{export}\n{shlex.quote(sys.executable)} enqueue.py", cwd=tmp_path)
+    up.press_ctrl_c()
+    assert up.wait() == 0
+
+
 def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
     empty_database_url: str, valkey_url: str, start: Start, tmp_path: Path
 ) -> None:
@@ -226,6 +246,14 @@ def readme_blocks(section: str) -> list[str]:
     text = (ROOT / "README.md").read_text()
     (found,) = re.findall(rf"^## {section}\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     return re.findall(r"^```bash\n(.*?)^```", found, re.MULTILINE | re.DOTALL)
+
+
+def readme_program(name: str) -> str:
+    """The Python file of this name."""
+    text = (ROOT / "README.md").read_text()
+    found: list[str] = re.findall(rf"^```python\n# {name}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (program,) = found
+    return program
 
 
 def get(up: Up, company: str, task_id: str) -> dict[str, Any]:
