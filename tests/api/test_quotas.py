@@ -142,6 +142,18 @@ async def test_a_long_transaction_of_somebody_else_is_a_503_that_can_be_repeated
     assert (await usage(client))["used"] == 3
 
 
+async def test_a_long_transaction_with_the_companys_first_task_is_not_told_as_an_outage(
+    client: AsyncClient, acme: Company, broker: PostgresBroker, database: Database
+) -> None:
+    async with database.transaction() as long:
+        await broker.enqueue_on(long, "acme", [NewTask(type="anything", payload="{}")])
+        answer = await client.post(TASKS, json=TASK)
+    assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "unavailable", True)
+    assert answer.json()["detail"] == "another transaction kept what this one needs for too long: try again later"
+    assert answer.headers["retry-after"] == "1"
+    assert (await client.post(TASKS, json=TASK)).status_code == 201
+
+
 async def test_usage_tells_of_the_periods_before(client: AsyncClient, acme: Company, broker: PostgresBroker) -> None:
     await set_quotas(client, hour=100)
     now = datetime.fromisoformat((await client.get("/companies/acme/usage")).json()["current"][0]["startsAt"])

@@ -44,7 +44,7 @@ from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
 from taketurns.companies.keyring import KeyRing
 from taketurns.engine.broker import Broker
-from taketurns.engine.errors import QueueFull, QuotaBusy, QuotaExceeded, Unavailable, Unconfirmed, UnknownCompany
+from taketurns.engine.errors import Busy, QueueFull, QuotaBusy, QuotaExceeded, Unavailable, Unconfirmed, UnknownCompany
 from taketurns.engine.job import JobBroker
 from taketurns.engine.registry import Registry
 from taketurns.storage import schema
@@ -141,7 +141,7 @@ async def _answer(request: Request, error: Exception) -> Response:
             request.scope,
             Problem(problems.METHOD_NOT_ALLOWED, f"this path takes {allowed['allow']}", headers=allowed),
         )
-    if isinstance(error, Unavailable) and not isinstance(error, QuotaBusy | Unconfirmed):
+    if isinstance(error, Unavailable) and not isinstance(error, Busy | Unconfirmed):
         telemetry.logger("api").warning(telemetry.Event.DATABASE_UNAVAILABLE, error=str(error))
     return problems.response(request.scope, _problem(request, error))
 
@@ -172,6 +172,8 @@ def _unavailable(error: Unavailable) -> Problem:
     match error:
         case QuotaBusy():
             return Problem(problems.QUOTA_BUSY, str(error))
+        case Busy():
+            return Problem(problems.UNAVAILABLE, str(error))
         case Unconfirmed():
             return Problem(problems.JOB_UNCONFIRMED, str(error))
         case _:

@@ -10,7 +10,8 @@ TaketurnsError
 ├── QueueFull               the company has as many tasks waiting as it may have
 ├── NotCompleted            the result of a task was asked for, and the task has not completed
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
-│   ├── QuotaBusy           a transaction of somebody else keeps the company's quotas
+│   ├── Busy                a transaction of somebody else keeps what this one needs
+│   │   └── QuotaBusy       it keeps the company's quotas
 │   └── Unconfirmed         it is done, but it is not known to outlive a crash of that server
 ├── InvalidData             that server refuses a value, or holds one that cannot be read
 └── ConfigurationError      a setting or a handler's definition is wrong
@@ -134,7 +135,16 @@ class InvalidData(TaketurnsError):
     """The server behind a broker refuses a value, or holds one that cannot be read: the same would happen again."""
 
 
-class QuotaBusy(Unavailable):
+class Busy(Unavailable):
+    """Another transaction kept what this one needs for too long: nothing was stored, try again later."""
+
+    def __init__(
+        self, told: str = "another transaction kept what this one needs for too long: try again later"
+    ) -> None:
+        super().__init__(told)
+
+
+class QuotaBusy(Busy):
     """Another transaction that submits for this company keeps its quotas: nothing was stored, try again later."""
 
     def __init__(self) -> None:

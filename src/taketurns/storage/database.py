@@ -22,7 +22,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from sqlalchemy import Executable, make_url
 from sqlalchemy.dialects.postgresql import psycopg as psycopg_dialect
 
-from taketurns.engine.errors import InvalidData, Unavailable
+from taketurns.engine.errors import Busy, InvalidData, Unavailable
 
 COMPANY: Final = "taketurns.company_id"
 """The setting that says whom a transaction is for. Empty: nobody, and of what companies own nothing is seen."""
@@ -44,8 +44,8 @@ class Database:
     """The pool of one process.
 
     `pool_timeout` and `statement_timeout` are seconds; past either, and while the server is away, calls raise
-    Unavailable. `companies` is the pool of a role that acts for one company at a time, opened and closed with this one;
-    see `taketurns.storage.walls`.
+    Unavailable; past a lock's timeout, Busy. `companies` is the pool of a role that acts for one company at a time,
+    opened and closed with this one; see `taketurns.storage.walls`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Database:
         except TimeoutError as error:
             raise Unavailable("the database did not answer in time") from error
         except psycopg.errors.LockNotAvailable as error:
-            raise Unavailable("another transaction kept what this one needs for too long") from error
+            raise Busy from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise Unavailable(
                 f"the database is not reachable: {str(error).splitlines()[0] if str(error) else error!r}"
