@@ -140,7 +140,7 @@ async def test_a_name_is_taken_once(client: AsyncClient, acme: Company) -> None:
         ({"name": "a\0b"}, "/name", "pattern"),
         ({"payload": {"subject": "x"}}, "/payload/to", "required"),
         ({"payload": {"to": "a\0b"}}, "/payload/to", "U+0000"),
-        ({"payload": [1]}, "/payload", "dictionary"),
+        ({"payload": [1]}, "/payload", "must be an object"),
         ({"type": "unheard_of"}, "/type", "known"),
     ],
 )
