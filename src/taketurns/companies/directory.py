@@ -214,8 +214,6 @@ async def change(
         rows = await fetch(connection, database.schema, statement)
         if rows and goes_on:
             await call(connection, database.schema, "heal_rotation", rows[0][0])
-        if rows and (goes_on or changes.keys() & {"max_in_flight", "rate"}):
-            await call(connection, database.schema, "wake", rows[0][0])
         if rows:
             await audit.write(
                 connection,
@@ -226,6 +224,8 @@ async def change(
                 company_id=rows[0][0],
                 details=changes,
             )
+    if rows and (goes_on or changes.keys() & {"max_in_flight", "rate"}):
+        await database.call("wake", rows[0][0])
     return _company(rows[0]) if rows else None
 
 

@@ -57,6 +57,7 @@ async def put(
         await audit.write(
             connection, database.schema, by, Action.PUT_PAUSE, target=owner, company_id=paused, details=details
         )
+    await database.call("let_lines_return", owner, queue or "")  # to rest as long as they are to now
     return Pause(paused, queue, type, until, set_by, set_at)
 
 
@@ -77,6 +78,8 @@ async def lift(
             await audit.write(
                 connection, database.schema, by, Action.LIFT_PAUSE, target=owner, company_id=paused, details=details
             )
+    if owner is not None:
+        await database.call("let_lines_return", owner, queue or "")
     return owner is not None
 
 

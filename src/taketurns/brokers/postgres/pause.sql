@@ -33,7 +33,6 @@ begin
     values (owner, in_queue, of_type, pause_until, by_whom, pause.set_at)
     on conflict (company_id, queue, type) do update
         set until = excluded.until, set_by = excluded.set_by, set_at = excluded.set_at;
-    perform let_lines_return(owner, in_queue);  -- to rest as long as they are to now
 end
 $$;
 
@@ -50,16 +49,17 @@ begin
     if not found then
         return null;
     end if;
-    perform let_lines_return(owner, in_queue);
     return owner;
 end
 $$;
 
 -- Let the lines of a queue come back that rest, of a company or of all, and wake the workers of those that have work.
+-- To be called when the change is committed: it waits under the cell's lock for a claim that did not see it.
 create or replace function let_lines_return(of_company uuid, in_queue text) returns void
 language sql volatile
 set search_path from current
 as $$
+    select pg_advisory_xact_lock(cell_lock());
     update lines l set rests_until = clock_timestamp(), full_since = null, rests_below = null
     where in_queue <> '' and l.queue = in_queue and l.rests_place is not null
         and of_company in ('00000000-0000-0000-0000-000000000000', l.company_id);
