@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -11,6 +12,8 @@ import pytest
 from taketurns.companies import directory, pauses
 from taketurns.storage.audit import Actor, ActorKind
 from tests.brokers.postgres.cell import PostgresCell
+from tests.brokers.postgres.connections import other_connection
+from tests.waiting import eventually
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -158,3 +161,15 @@ async def test_a_company_that_is_deleted_takes_its_pauses_with_it(cell: Postgres
     await pause(cell, "acme", type="mail")
     assert await directory.delete(cell.broker.database, "acme")
     assert cell.rows("select from pauses") == []
+
+
+async def test_a_claim_that_did_not_see_a_change_leaves_no_line_resting(cell: PostgresCell) -> None:
+    cell.submit("acme", 2)
+    database = cell.broker.database
+    await directory.change(database, "acme", {"max_in_flight": 1})
+    with other_connection(cell) as other, other.transaction():
+        assert len(cell.take(2, on=other)) == 1
+        change = asyncio.create_task(directory.change(database, "acme", {"max_in_flight": None}))
+        await eventually(lambda: bool(cell.rows("select from pg_locks where locktype = 'advisory' and not granted")))
+    await change
+    assert taken(cell) == {"acme": 1}
