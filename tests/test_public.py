@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,6 +32,7 @@ from taketurns import (
     Status,
     Taketurns,
     Unavailable,
+    UniqueKeyTaken,
     UnknownCompany,
 )
 from taketurns.engine import limits
@@ -212,6 +213,32 @@ async def test_using_says_how_one_task_is_to_be_run(tt: Taketurns, stored: Store
     assert (second["queue"], second["priority"], second["delay"]) == ("default", 5, 0.0)
 
 
+async def test_tags_and_a_unique_key_are_said_with_using(tt: Taketurns, stored: Stored) -> None:
+    handler = greeter(tt).using(tags=["eu", "vip"], unique_key="ada", unique_for=timedelta(hours=1))
+    first = await handler.enqueue(company="acme", name="Ada")
+    assert [(row["tags"], row["unique_key"]) for row in stored()] == [(["eu", "vip"], "ada")]
+    with pytest.raises(UniqueKeyTaken):
+        await handler.enqueue(company="acme", name="Ada")
+    returning = handler.using(unique_key="ada", on_conflict="return")
+    assert await returning.enqueue(company="acme", name="Ada") == replace(first, status=None, held=True)
+    state = await tt.get("acme", first.id)
+    assert state is not None
+    assert (state.tags, state.unique_key) == (("eu", "vip"), "ada")
+
+
+async def test_what_replaces_another_has_a_transaction_of_its_own(
+    tt: Taketurns, database_url: str, stored: Stored
+) -> None:
+    handler = greeter(tt).using(unique_key="ada", on_conflict="replace")
+    async with psycopg_async_connection(database_url) as holder:
+        with pytest.raises(InvalidOption):
+            await handler.enqueue(company="acme", name="Ada", **holder)
+    assert stored() == []
+    await handler.enqueue(company="acme", name="Ada")
+    await handler.enqueue(company="acme", name="Bob")
+    assert [row["stopped_as"] for row in stored()] == ["cancelled", None]
+
+
 async def test_a_task_waits_for_the_moment_it_is_given(tt: Taketurns, stored: Stored) -> None:
     moment = datetime(2100, 1, 1, tzinfo=UTC)
     task = await greeter(tt).using(run_after=moment).enqueue(company="acme", name="Ada")
@@ -237,6 +264,14 @@ async def test_a_task_waits_for_the_moment_it_is_given(tt: Taketurns, stored: St
         ({"idempotency_key": "  "}, "idempotency_key"),  # fault 024
         ({"idempotency_key": "x" * 256}, "idempotency_key"),
         ({"idempotency_key": "a\tb"}, "idempotency_key"),
+        ({"tags": ["a b"]}, "tags"),
+        ({"tags": ["a", "a"]}, "tags"),
+        ({"tags": "eu"}, "tags"),
+        ({"tags": map(str, range(11))}, "tags"),
+        ({"unique_key": ""}, "unique_key"),
+        ({"unique_for": 60}, "unique_for"),
+        ({"unique_key": "k", "unique_for": 0}, "unique_for"),
+        ({"unique_key": "k", "on_conflict": "ignore"}, "on_conflict"),
     ],
 )
 def test_an_option_out_of_bounds_is_refused_by_name(options: dict[str, Any], field: str) -> None:

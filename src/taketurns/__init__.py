@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Retry,
         TaketurnsError,
         Unavailable,
+        UniqueKeyTaken,
         UnknownCompany,
         UnknownType,
     )
@@ -62,6 +63,7 @@ __all__ = [
     "TaketurnsError",
     "TaskState",
     "Unavailable",
+    "UniqueKeyTaken",
     "UnknownCompany",
     "UnknownType",
     "current",

@@ -58,6 +58,8 @@ async def test_a_task_is_created_as_its_type_and_the_request_want_it(client: Asy
         "requestId": "r-1",
         "traceparent": None,
         "scheduleId": None,
+        "tags": [],
+        "uniqueKey": None,
     }
     assert answer.headers["location"] == f"/companies/{acme.id}/tasks/{made['id']}"
     assert (await client.get(answer.headers["location"])).json() == made

@@ -30,9 +30,10 @@ class Life:
         type: str = "work",
         run_after: datetime | None = None,
         delay_seconds: float | None = None,
+        tags: tuple[str, ...] = (),
         at: datetime | None = None,
     ) -> list[UUID]:
-        new = [NewTask(type=type, payload="{}", run_after=run_after, delay_seconds=delay_seconds)] * count
+        new = [NewTask(type=type, payload="{}", run_after=run_after, delay_seconds=delay_seconds, tags=tags)] * count
         return [task.task_id for task in await self.broker.enqueue(str(self.company_id), new, at=at)]
 
     async def claim(self, count: int = 1, *, at: datetime | None = None) -> list[ClaimedTask]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, combinations, product
 from typing import Any
@@ -98,17 +99,17 @@ async def test_a_page_of_no_task_is_empty(life: Life) -> None:
 
 
 async def some_of_every_status(life: Life) -> None:
-    await life.create(5, type="mail", delay_seconds=3600)
+    await life.create(5, type="mail", delay_seconds=3600, tags=("vip",))
     await life.create(4, type="call")
     await life.end(await life.claim(4), Outcome.FAILED)
     await life.create(6, type="mail")
     await life.end(await life.claim(3))
     await life.end(await life.claim(2), Outcome.CANCELLED)
-    await life.create(6, type="call")
+    await life.create(6, type="call", tags=("eu", "new", "vip"))
     await life.end(await life.claim(4))
     await life.claim(2)
-    await life.create(5, type="mail")
-    await life.create(3, type="call", delay_seconds=3600)
+    await life.create(5, type="mail", tags=("eu", "vip"))
+    await life.create(3, type="call", delay_seconds=3600, tags=("eu",))
 
 
 def some_statuses() -> Iterator[frozenset[Status]]:
@@ -140,6 +141,9 @@ async def test_every_filter_pages_through_exactly_the_tasks_it_names(  # fault 0
                     and (created_after is None or record.created_at > created_after)
                 ]
                 assert await walk(life, wanted) == expected, wanted
+                for tags in map(frozenset[str], (("eu",), ("vip", "eu"), ("none", "eu"))):
+                    tagged = [record for record in expected if tags <= {*(record.tags or ())}]
+                    assert await walk(life, replace(wanted, tags=tags)) == tagged, (wanted, tags)
     tasks._page_statement.cache_clear()
 
 
@@ -216,6 +220,11 @@ async def backlog(life: Life) -> Life:
         "insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)"
         " select queue, company_id, priority, run_after, id, type from tasks where finished_at is null"
     )
+    await life.execute(
+        "with tagged as (update tasks set tags = '{eu,vip}' returning company_id, id)"
+        " insert into task_tags (company_id, tag, task_id)"
+        " select company_id, tag, id from tagged cross join unnest(array['eu', 'vip']) as t(tag)"
+    )
     async with life.database.connection() as connection:
         await connection.execute("vacuum analyze")
     return life
@@ -237,6 +246,8 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         "company": backlog.company_id,
         "type_0": "rare",
         "type_1": "nothing",
+        "tag_0": "eu",
+        "tag_1": "none",
         "low": UUID(int=0),
         "high": UUID(int=2**128 - 1),
         "created_after": datetime(2000, 1, 1, tzinfo=UTC),
@@ -246,8 +257,8 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         "reach": 11,
     }
     either = (False, True)
-    for statuses, types, has_times, oldest_first in product(some_statuses(), range(3), either, either):
-        shape = pages.Shape(True, statuses, types, has_times, oldest_first)
+    for statuses, types, tags, has_times, oldest_first in product(some_statuses(), range(3), range(3), either, either):
+        shape = pages.Shape(True, statuses, types, tags, has_times, oldest_first)
         query, constants = compile_statement(backlog.database.schema, pages.statement(shape, tasks.COLUMNS))
         ((plan,),) = await reading.rows(
             backlog.database, f"explain (analyze, format json) {query}", constants | parameters
@@ -255,6 +266,8 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         # For each status and type the entries, once more to find where they ended, and the records if those know the
         # time of creation; for each task that was found its record and three places.
         most = 4 * look_ahead * max(len(statuses), 1) * max(types, 1) + 100
+        if tags:
+            most = 10 * look_ahead  # besides the entries, the record and the three places of each
         assert scanned_rows(plan[0]["Plan"]) <= most, shape
 
 

@@ -59,6 +59,8 @@ class TaskBody(TypedDict):
     requestId: Annotated[str | None, Field(description="The X-Request-Id of the request that created it.")]
     traceparent: Annotated[str | None, Field(description="The W3C trace context of the request that created it.")]
     scheduleId: Annotated[MaybeId, Field(description="The schedule that made it.")]
+    tags: list[str]
+    uniqueKey: str | None
 
 
 class JobBody(TypedDict):
@@ -98,6 +100,7 @@ class BatchTaskBody(TaskBody):
     """A task of a batch."""
 
     replayed: Annotated[bool, Field(description="An earlier request with this idempotency key had made it.")]
+    held: Annotated[bool, Field(description="Another task, which has the unique key and stands in the way.")]
 
 
 class BatchBody(TypedDict):
@@ -471,6 +474,8 @@ def task(record: TaskRecord) -> TaskBody:
         requestId=record.request_id,
         traceparent=record.traceparent,
         scheduleId=record.schedule_id,
+        tags=[*(record.tags or ())],
+        uniqueKey=record.unique_key,
     )
 
 

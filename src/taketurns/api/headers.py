@@ -21,6 +21,7 @@ from taketurns.storage.ids import new_id
 REQUEST_ID: Final = "X-Request-Id"
 TRACEPARENT: Final = "traceparent"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+HELD: Final = "Unique-Key-Held"
 REPLAYED: Final = "Idempotent-Replayed"
 RETRY_AFTER: Final = "Retry-After"
 RATE_LIMIT: Final = "RateLimit"

@@ -18,7 +18,7 @@ from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Jobs, Parts, parts
 from taketurns.api.problems import Problem, documented
-from taketurns.api.requests import CreateTask
+from taketurns.api.requests import CreateJob
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import UNLIMITED, Company
 from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, Unavailable, Unconfirmed
@@ -56,7 +56,7 @@ _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The job s
     )
     | {200: {"model": answers.JobBody, "description": "An earlier request with this key had created the job."}},
     openapi_extra=body_of(
-        CreateTask, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER, headers.PREFER_PARAMETER
+        CreateJob, headers.IDEMPOTENCY_KEY_PARAMETER, headers.TRACEPARENT_PARAMETER, headers.PREFER_PARAMETER
     ),
 )
 @needs(key=Scope.JOBS_WRITE, operator=Role.OPERATOR)
@@ -66,7 +66,7 @@ async def create_job(request: Request) -> Response:
     given, jobs = parts(request), _jobs(request)
     reference = paths.company(request)
     key = headers.idempotency_key(request.scope)
-    body = await bodies.read(request, CreateTask)
+    body = await bodies.read(request, CreateJob)
     new = replace(await submissions.new_task(given, body, key=key), task_id=new_id())
     company = await directory.find(given.database, reference)
     if company is None:

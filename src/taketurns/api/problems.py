@@ -147,6 +147,13 @@ INVALID_STATE = Kind(
     "The task's status forbids this",
     "Look at the task's status: it says what can be done with it.",
 )
+UNIQUE_KEY_TAKEN = Kind(
+    "unique_key_taken",
+    409,
+    "Another task has this unique key",
+    "Nothing was created. The detail names the task that has the key: wait until it has ended, or cancel it. With"
+    " onConflict return you are given that task instead, with replace it is cancelled if it still waits.",
+)
 TASK_FORGOTTEN = Kind(
     "task_forgotten",
     409,

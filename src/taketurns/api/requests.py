@@ -57,6 +57,7 @@ def _slug(slug: str) -> str:
 TypeName = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.TYPE_LENGTH, pattern=f"^{registry.TYPE_NAME.pattern}$")
 ]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=limits.TAG_LENGTH, pattern=f"^{registry.TAG.pattern}$")]
 QueueName = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.QUEUE_LENGTH, pattern=f"^{registry.QUEUE_NAME.pattern}$")
 ]
@@ -98,6 +99,9 @@ Quota = Annotated[int, Field(ge=0, le=limits.QUOTA_MAX)]
 IdempotencyKey = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.IDEMPOTENCY_KEY_LENGTH, pattern="^[ -~]*[!-~][ -~]*$")
 ]
+UniqueKey = Annotated[
+    str, StringConstraints(min_length=1, max_length=limits.UNIQUE_KEY_LENGTH, pattern="^[ -~]*[!-~][ -~]*$")
+]
 
 
 def _expression(expression: str) -> str:
@@ -136,8 +140,8 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class CreateTask(Body):
-    """A task to be done. What is left out, its type decides."""
+class CreateJob(Body):
+    """A job to be done. What is left out, its type decides."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -175,6 +179,44 @@ class CreateTask(Body):
         return self
 
 
+def _each_once(tags: list[str]) -> list[str]:
+    if len(set(tags)) < len(tags):
+        raise PydanticCustomError("repeated_tag", "must name each tag once")
+    return tags
+
+
+class CreateTask(CreateJob):
+    """A task to be done. What is left out, its type decides."""
+
+    tags: Annotated[list[Tag], Field(max_length=limits.TAGS_MAX), AfterValidator(_each_once)] = Field(
+        default_factory=list, description="Words of yours to find the task by: GET /companies/{companyId}/tasks?tag=…"
+    )
+    unique_key: Omittable[UniqueKey] = Field(
+        None,
+        alias="uniqueKey",
+        description="Of the company's tasks with one key, only one stands at a time: until it has ended, or for"
+        " uniqueSeconds. Not to be confused with an idempotency key, which makes one request safe to repeat.",
+    )
+    unique_seconds: Omittable[Annotated[float, Field(gt=0, le=limits.UNIQUE_SECONDS_MAX)]] = Field(
+        None,
+        alias="uniqueSeconds",
+        description="How long the task has its key, from its creation, whether it has completed meanwhile or still"
+        " waits. A task that fails or is cancelled gives it up at once.",
+    )
+    on_conflict: Omittable[Literal["reject", "return", "replace"]] = Field(
+        None,
+        alias="onConflict",
+        description="What to do while another task has the key: reject this one (409), return the other (200), or"
+        " replace it: cancel it, if it still waits. reject if left out.",
+    )
+
+    @model_validator(mode="after")
+    def _with_a_key(self) -> Self:
+        if self.unique_key is None and (self.unique_seconds is not None or self.on_conflict is not None):
+            raise PydanticCustomError("no_unique_key", "uniqueSeconds and onConflict are of a uniqueKey: send it too")
+        return self
+
+
 class CreateBatchTask(CreateTask):
     """A task of a batch."""
 
@@ -187,6 +229,13 @@ class CreateBatch(Body):
     """Tasks to be created together: all or none."""
 
     tasks: Annotated[list[CreateBatchTask], Field(min_length=1, max_length=limits.BATCH_TASKS)]
+
+    @model_validator(mode="after")
+    def _unique_keys_apart(self) -> Self:
+        keys = [task.unique_key for task in self.tasks if task.unique_key is not None]
+        if len(set(keys)) < len(keys):
+            raise PydanticCustomError("repeated_unique_key", "each uniqueKey may be that of one task of the batch")
+        return self
 
 
 class CompanyQuotas(Body):
@@ -413,6 +462,9 @@ class TaskQuery(Query):
     type: list[TypeName] = Field(
         default_factory=list, max_length=limits.TYPES_IN_QUERY, description="One or several types."
     )
+    tag: list[Tag] = Field(
+        default_factory=list, max_length=limits.TAGS_MAX, description="One or several tags: tasks that have them all."
+    )
     created_after: Omittable[Moment] = Field(None, alias="createdAfter", description="Created later than this.")
     created_before: Omittable[Moment] = Field(None, alias="createdBefore", description="Created earlier than this.")
     sort: Literal["-createdAt", "createdAt"] = Field("-createdAt", description="Newest or oldest first.")
@@ -450,6 +502,7 @@ class AuditQuery(Query):
 
 
 BODIES: Final = (
+    CreateJob,
     CreateTask,
     CreateBatch,
     CreateCompany,

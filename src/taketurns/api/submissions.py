@@ -9,9 +9,9 @@ from typing_extensions import TypedDict
 
 from taketurns.api import headers, payloads
 from taketurns.api.parts import Parts
-from taketurns.api.requests import CreateTask
+from taketurns.api.requests import CreateJob, CreateTask
 from taketurns.engine.fingerprint import fingerprint
-from taketurns.engine.task import NewTask
+from taketurns.engine.task import NewTask, OnConflict, Unique
 
 
 class Origin(TypedDict):
@@ -25,7 +25,7 @@ def origin(request: Request) -> Origin:
     return Origin(request_id=request.scope["request_id"], traceparent=headers.traceparent(request.scope))
 
 
-async def new_task(given: Parts, body: CreateTask, *, key: str | None, within: Sequence[str | int] = ()) -> NewTask:
+async def new_task(given: Parts, body: CreateJob, *, key: str | None, within: Sequence[str | int] = ()) -> NewTask:
     """A task as its type and the request want it. Raises Problem: 413 or 422."""
     known, text = await payloads.checked(given, body.type, body.payload, within=within)
     return NewTask(
@@ -37,12 +37,24 @@ async def new_task(given: Parts, body: CreateTask, *, key: str | None, within: S
         delay_seconds=body.delay_seconds,
         max_retries=known.max_retries if body.max_retries is None else body.max_retries,
         timeout_seconds=known.timeout_seconds if body.timeout_seconds is None else body.timeout_seconds,
+        tags=_tags(body),
+        unique=_unique(body),
         idempotency_key=key,
         fingerprint=None if key is None else _fingerprint(body),
     )
 
 
-def _fingerprint(body: CreateTask) -> bytes:
+def _tags(body: CreateJob) -> tuple[str, ...]:
+    return tuple(body.tags) if isinstance(body, CreateTask) else ()
+
+
+def _unique(body: CreateJob) -> Unique | None:
+    if not isinstance(body, CreateTask) or body.unique_key is None:
+        return None
+    return Unique(body.unique_key, body.unique_seconds, OnConflict(body.on_conflict or OnConflict.REJECT))
+
+
+def _fingerprint(body: CreateJob) -> bytes:
     return fingerprint(
         type=body.type,
         payload=body.payload,
@@ -52,4 +64,6 @@ def _fingerprint(body: CreateTask) -> bytes:
         delay_seconds=body.delay_seconds,
         max_retries=body.max_retries,
         timeout_seconds=body.timeout_seconds,
+        tags=_tags(body),
+        unique=_unique(body),
     )

@@ -19,7 +19,7 @@ from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
 from taketurns.engine import limits
-from taketurns.engine.errors import IdempotencyConflict, Unavailable
+from taketurns.engine.errors import IdempotencyConflict, Unavailable, UniqueKeyTaken
 from taketurns.engine.key import Role, Scope
 from taketurns.engine.task import Enqueued, NewTask, Status
 from taketurns.history import events, tasks
@@ -34,6 +34,7 @@ _IN_TASK: Final = (
     problems.UNKNOWN_TYPE,
     problems.INVALID_PAYLOAD,
     problems.IDEMPOTENCY_KEY_REUSED,
+    problems.UNIQUE_KEY_TAKEN,
     problems.TASK_FORGOTTEN,
     problems.QUOTA_EXCEEDED,
     problems.QUOTA_BUSY,
@@ -68,9 +69,11 @@ async def create_task(request: Request) -> Response:
     except IdempotencyConflict:
         detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another request"
         raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
-    if made.replayed:
-        (record,) = await _replayed(given, company, [made.task_id])
-        status, told = 200, {headers.REPLAYED: "true"}
+    except UniqueKeyTaken as taken:
+        raise _taken(taken) from None
+    if made.replayed or made.held:
+        (record,) = await _earlier(given, company, [made.task_id])
+        status, told = 200, {headers.REPLAYED if made.replayed else headers.HELD: "true"}
     else:
         record = _created(new, made, request)
         status, told = 201, {"location": paths.of_company(request, made.company_id, f"/tasks/{made.task_id}")}
@@ -107,12 +110,18 @@ async def create_batch(request: Request) -> Response:
         made = await given.broker.enqueue(str(company), new, **submissions.origin(request))
     except IdempotencyConflict as conflict:
         raise _conflicts(conflict) from None
-    earlier = await _replayed(given, company, [task.task_id for task in made if task.replayed])
-    records = {record.id: record for record in earlier}
-    records |= {task.task_id: _created(new[task.position], task, request) for task in made if not task.replayed}
-    shown = [answers.BatchTaskBody(**answers.task(records[task.task_id]), replayed=task.replayed) for task in made]
-    if all(task.replayed for task in made):
-        return answers.send(answers.BatchBody(tasks=shown), 200, {headers.REPLAYED: "true"})
+    except UniqueKeyTaken as taken:
+        raise _taken(taken, in_batch=True) from None
+    were_there = [task for task in made if task.replayed or task.held]
+    records = {record.id: record for record in await _earlier(given, company, [task.task_id for task in were_there])}
+    records |= {task.task_id: _created(new[task.position], task, request) for task in made if task not in were_there}
+    shown = [
+        answers.BatchTaskBody(**answers.task(records[task.task_id]), replayed=task.replayed, held=task.held)
+        for task in made
+    ]
+    if len(were_there) == len(made):
+        replayed = {headers.REPLAYED: "true"} if all(task.replayed for task in made) else {}
+        return answers.send(answers.BatchBody(tasks=shown), 200, replayed)
     return answers.send(answers.BatchBody(tasks=shown), 201, headers.rate_limit(made[0].allowances))
 
 
@@ -136,6 +145,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
     wanted = tasks.Filter(
         statuses=frozenset(query.status),
         types=frozenset(query.type),
+        tags=frozenset(query.tag),
         created_after=query.created_after,
         created_before=query.created_before,
         oldest_first=query.sort == "createdAt",
@@ -145,6 +155,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
         company,
         sorted(wanted.statuses),
         sorted(wanted.types),
+        sorted(wanted.tags),
         query.created_after,
         query.created_before,
     )
@@ -225,7 +236,9 @@ async def cancel_task(request: Request) -> Response:
 @router.post(
     paths.TASK + "/retry",
     response_model=answers.TaskBody,
-    responses=documented(*_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY),
+    responses=documented(
+        *_OF_ONE, problems.INVALID_STATE, problems.UNIQUE_KEY_TAKEN, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY
+    ),
 )
 @needs(key=Scope.TASKS_WRITE, operator=Role.OPERATOR)
 async def retry_task(request: Request) -> Response:
@@ -233,7 +246,11 @@ async def retry_task(request: Request) -> Response:
     ended."""
     lists.refuse_query(request)
     given, company, task = parts(request), paths.company(request), paths.task_id(request)
-    if await given.broker.retry(str(company), task) is Status.PROCESSING:
+    try:
+        was = await given.broker.retry(str(company), task)
+    except UniqueKeyTaken as taken:
+        raise _taken(taken) from None
+    if was is Status.PROCESSING:
         raise Problem(problems.INVALID_STATE, "the task is processing: it can be run again when this attempt has ended")
     record = await _task(given, company, task)
     await audit.note(request, Action.RETRY_TASK, target=task, company_id=record.company_id)
@@ -283,6 +300,8 @@ def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
         timeout_seconds=new.timeout_seconds,
         **submissions.origin(request),
         schedule_id=None,
+        tags=new.tags,
+        unique_key=None if new.unique is None else new.unique.key,
         created_at=made.created_at,
         finished_at=None,
         result=None,
@@ -296,12 +315,27 @@ def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
     )
 
 
-async def _replayed(given: Parts, company: UUID | str, task_ids: Sequence[UUID]) -> list[TaskRecord]:
-    """The tasks that earlier requests made. Raises Problem when one is forgotten already, though its key is not."""
+async def _earlier(given: Parts, company: UUID | str, task_ids: Sequence[UUID]) -> list[TaskRecord]:
+    """Tasks that were there before. Raises Problem when one is forgotten already, though its idempotency key is not."""
     records = await tasks.find_all(given.database, company, task_ids) if task_ids else []
     if len(records) < len(set(task_ids)):
         raise Problem(problems.TASK_FORGOTTEN, "an idempotency key made a task that is forgotten by now: use a new key")
     return records
+
+
+def _taken(taken: UniqueKeyTaken, *, in_batch: bool = False) -> Problem:
+    return Problem(
+        problems.UNIQUE_KEY_TAKEN,
+        f"nothing was done: {taken!s}",
+        errors=[
+            FieldError(
+                pointer=problems.pointer((*(("tasks", position) if in_batch else ()), "uniqueKey")),
+                code="unique_key_taken",
+                detail=f"task {holder} has it",
+            )
+            for position, holder in taken.holders.items()
+        ],
+    )
 
 
 def _conflicts(conflict: IdempotencyConflict) -> Problem:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +16,7 @@ from taketurns.engine import limits, payload, registry
 from taketurns.engine.errors import InvalidOption, InvalidPayload
 from taketurns.engine.fingerprint import fingerprint
 from taketurns.engine.registry import TaskType
-from taketurns.engine.task import Enqueued, NewTask, Status
+from taketurns.engine.task import Enqueued, NewTask, OnConflict, Status, Unique
 
 if TYPE_CHECKING:
     import psycopg
@@ -53,13 +53,15 @@ LATEST_YEAR = 9998
 class EnqueuedTask:
     """A task that was enqueued, or had been before under the same idempotency key (`replayed`).
 
-    `status` is `pending` or `scheduled`, and None for a replayed task, which may have moved on since.
+    `held`: it was not enqueued, for this other task has its unique key. `status` is `pending` or `scheduled`, and None
+    for a task that was replayed or held, which may have moved on since.
     """
 
     id: UUID
     company_id: UUID
     status: Status | None
     replayed: bool
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class Options:
     delay_seconds: float | None = None
     max_retries: int | None = None
     timeout_seconds: float | None = None
+    tags: tuple[str, ...] = ()
+    unique: Unique | None = None
     idempotency_key: str | None = None
 
 
@@ -102,11 +106,19 @@ class Handler(Generic[Call, Payload, Result]):
         delay: float | timedelta | None = None,
         retries: int | None = None,
         timeout: float | timedelta | None = None,
+        tags: Iterable[str] | None = None,
+        unique_key: str | None = None,
+        unique_for: float | timedelta | None = None,
+        on_conflict: OnConflict | Literal["reject", "return", "replace"] | None = None,
         idempotency_key: str | None = None,
     ) -> Handler[Call, Payload, Result]:
         """This handler with other options for the tasks that are enqueued through what is returned.
 
-        `delay` and `timeout` are seconds or timedeltas. Raises InvalidOption.
+        `delay`, `timeout` and `unique_for` are seconds or timedeltas. Of a company's tasks with one `unique_key` only
+        one stands at a time: until it has ended, or for as long as `unique_for` from its creation, unless it fails or
+        is cancelled sooner. Meanwhile `on_conflict` says what becomes of another: `reject` raises UniqueKeyTaken,
+        `return` answers with the task that stands, and `replace` cancels that one if it still waits.
+        Raises InvalidOption.
         """
         given: dict[str, Any] = {
             "queue": queue,
@@ -115,6 +127,8 @@ class Handler(Generic[Call, Payload, Result]):
             "delay_seconds": seconds(delay),
             "max_retries": retries,
             "timeout_seconds": seconds(timeout),
+            "tags": None if tags is None else _tags(tags),
+            "unique": _unique(unique_key, seconds(unique_for), on_conflict),
             "idempotency_key": idempotency_key,
         }
         options = replace(self._options, **{name: value for name, value in given.items() if value is not None})
@@ -134,7 +148,7 @@ class Handler(Generic[Call, Payload, Result]):
         With a `session` of SQLAlchemy, or a `connection` of psycopg or SQLAlchemy, the task is part of the transaction
         there: it can be claimed once that commits, and vanishes if it does not.
         Raises InvalidPayload and InvalidOption before anything is sent, UnknownCompany, IdempotencyConflict,
-        QuotaExceeded (all three leave a transaction of yours usable) and Unavailable.
+        UniqueKeyTaken, QuotaExceeded (all four leave a transaction of yours usable) and Unavailable.
 
         A company with quotas submits through one transaction at a time: enqueue late in yours. Others wait for it two
         seconds, then Unavailable is raised for them.
@@ -166,7 +180,7 @@ class Handler(Generic[Call, Payload, Result]):
         not complete. A task that would be tried again, or put off for a budget, has failed. With an idempotency key
         that was used before nothing is run, and the answer is the earlier task.
         Raises InvalidPayload and InvalidOption before anything is stored, UnknownCompany, IdempotencyConflict,
-        QuotaExceeded and Unavailable.
+        UniqueKeyTaken, QuotaExceeded and Unavailable.
         """
         return await self._application.client.run(
             str(company), self._inline_task(args, arguments), self._application.registry
@@ -212,8 +226,8 @@ class Handler(Generic[Call, Payload, Result]):
 
     def repeated(self, arguments: Mapping[str, Any]) -> NewTask:
         """A task as a schedule makes it again and again. Raises InvalidPayload, and InvalidOption for one of a kind."""
-        for name in ("run_after", "delay_seconds", "idempotency_key"):
-            if getattr(self._options, name) is not None:
+        for name in ("run_after", "delay_seconds", "idempotency_key", "unique", "tags"):
+            if getattr(self._options, name):
                 raise InvalidOption(name, "is one task's: the tasks of a schedule run at its ticks")
         return self._new_task(arguments, None)
 
@@ -231,6 +245,8 @@ class Handler(Generic[Call, Payload, Result]):
         items = list(payloads)
         if self._options.idempotency_key is not None:
             raise InvalidOption("idempotency_key", "is one task's: give `idempotency_keys`, one for each")
+        if self._options.unique is not None and len(items) > 1:
+            raise InvalidOption("unique_key", "is one task's: enqueue each by itself")
         if idempotency_keys is not None and len(idempotency_keys) != len(items):
             raise InvalidOption("idempotency_keys", f"must be as many as the tasks, {len(items)}, or none")
         if len(items) > limits.BATCH_TASKS:
@@ -256,6 +272,8 @@ class Handler(Generic[Call, Payload, Result]):
             delay_seconds=given.delay_seconds,
             max_retries=self.type.max_retries if given.max_retries is None else given.max_retries,
             timeout_seconds=self.type.timeout_seconds if given.timeout_seconds is None else given.timeout_seconds,
+            tags=given.tags,
+            unique=given.unique,
             idempotency_key=key,
             fingerprint=None
             if key is None
@@ -268,6 +286,8 @@ class Handler(Generic[Call, Payload, Result]):
                 delay_seconds=given.delay_seconds,
                 max_retries=given.max_retries,
                 timeout_seconds=given.timeout_seconds,
+                tags=given.tags,
+                unique=given.unique,
             ),
         )
 
@@ -290,6 +310,23 @@ def _json_values(task_type: TaskType, arguments: Mapping[str, Any]) -> dict[str,
     return values
 
 
+def _tags(tags: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        raise InvalidOption("tags", "must be several: give a list, though it holds one tag")
+    return tuple(tags)
+
+
+def _unique(key: str | None, for_seconds: float | None, on_conflict: str | None) -> Unique | None:
+    if key is None:
+        for name, value in (("unique_for", for_seconds), ("on_conflict", on_conflict)):
+            if value is not None:
+                raise InvalidOption(name, "is of a unique key: give `unique_key` as well")
+        return None
+    if on_conflict is not None and on_conflict not in tuple(OnConflict):
+        raise InvalidOption("on_conflict", f"must be one of {', '.join(OnConflict)}")
+    return Unique(key, for_seconds, OnConflict(on_conflict or OnConflict.REJECT))
+
+
 def _check(options: Options) -> None:
     complaints = registry.check_options(
         queue=options.queue,
@@ -298,7 +335,7 @@ def _check(options: Options) -> None:
         timeout_seconds=options.timeout_seconds,
         delay_seconds=options.delay_seconds,
     )
-    for field, message in complaints:
+    for field, message in (*complaints, *registry.check_marks(tags=options.tags, unique=options.unique)):
         raise InvalidOption(field, message)
     if options.run_after is not None and options.run_after.utcoffset() is None:
         raise InvalidOption("run_after", "must have a time zone, such as datetime.now(UTC)")
@@ -311,7 +348,7 @@ def _check(options: Options) -> None:
 
 
 def _check_key(key: str) -> None:
-    if not (key.strip() and len(key) <= limits.IDEMPOTENCY_KEY_LENGTH and key.isprintable()):
+    if not registry.is_key(key, limits.IDEMPOTENCY_KEY_LENGTH):
         raise InvalidOption(
             "idempotency_key", f"must be 1 to {limits.IDEMPOTENCY_KEY_LENGTH} printable characters, and not blank"
         )
@@ -326,4 +363,6 @@ def _one_of(session: object, connection: object, positional: tuple[object, ...] 
 
 
 def _told(task: Enqueued) -> EnqueuedTask:
-    return EnqueuedTask(id=task.task_id, company_id=task.company_id, status=task.status, replayed=task.replayed)
+    return EnqueuedTask(
+        id=task.task_id, company_id=task.company_id, status=task.status, replayed=task.replayed, held=task.held
+    )

@@ -32,6 +32,8 @@ class TaskState:
     retry_count: int
     max_retries: int
     timeout_seconds: float | None
+    tags: tuple[str, ...]
+    unique_key: str | None
     run_after: datetime
     created_at: datetime
     started_at: datetime | None
@@ -59,6 +61,8 @@ class TaskState:
             retry_count=record.retry_count,
             max_retries=record.max_retries,
             timeout_seconds=record.timeout_seconds,
+            tags=tuple(record.tags or ()),
+            unique_key=record.unique_key,
             run_after=record.run_after,
             created_at=record.created_at,
             started_at=record.started_at,

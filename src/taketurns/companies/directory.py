@@ -39,6 +39,8 @@ _A_MOMENT: Final = timedelta(microseconds=1)  # `updated_at` tells changes apart
 _HISTORY: Final = (
     ("task_events", "task_id"),
     ("idempotency_keys", "key"),
+    ("unique_keys", "key"),
+    ("task_tags", "task_id"),
     ("tasks", "id"),
     ("quota_changes", "hour_starts_at"),
     ("job_reservations", "job_id"),

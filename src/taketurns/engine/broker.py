@@ -31,7 +31,7 @@ class Broker(Protocol):
     ) -> list[Enqueued]:
         """Create tasks of one company, all or none, in order; each once for its idempotency key.
 
-        Raises UnknownCompany, IdempotencyConflict, QuotaExceeded (nothing is stored) and Unavailable.
+        Raises UnknownCompany, IdempotencyConflict, UniqueKeyTaken, QuotaExceeded (nothing is stored) and Unavailable.
         """
         ...
 
@@ -105,7 +105,7 @@ class Broker(Protocol):
         """Run a task again by hand; answers the status it had, or None when the company has no such task.
 
         `processing` means that nothing was done. `pending` tasks wait for their turn as they did. A task that had
-        ended is charged again. Raises QuotaExceeded.
+        ended is charged again. Raises QuotaExceeded, and UniqueKeyTaken when another task has its unique key by now.
         """
         ...
 

@@ -6,6 +6,7 @@ TaketurnsError
 ├── InvalidPayload          the payload does not fit the handler's signature
 ├── InvalidOption           an option of a task or a schedule is out of its bounds
 ├── IdempotencyConflict     the key was used before, for another request
+├── UniqueKeyTaken          another task of the company has the unique key
 ├── QuotaExceeded           the company may submit no more tasks in this period
 ├── QueueFull               the company has as many tasks waiting as it may have
 ├── NotCompleted            the result of a task was asked for, and the task has not completed
@@ -84,6 +85,21 @@ class IdempotencyConflict(TaketurnsError):
             " use a new key, or send the same request"
         )
         self.positions = tuple(positions)
+
+
+class UniqueKeyTaken(TaketurnsError):
+    """Another task of the company has the unique key: nothing was stored.
+
+    `holders` are the tasks that have it, by the places in a batch of so many, from 0.
+    """
+
+    def __init__(self, holders: Mapping[int, UUID], *, of: int = 1) -> None:
+        of_which = f" of task {', '.join(map(str, holders))}" if of > 1 else ""
+        super().__init__(
+            f"the unique key{of_which} is that of task {', '.join(map(str, holders.values()))}:"
+            " wait until that one has ended, or cancel it"
+        )
+        self.holders = dict(holders)
 
 
 class QuotaExceeded(TaketurnsError):

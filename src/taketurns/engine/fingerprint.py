@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+
+from taketurns.engine.task import Unique
 
 
 def fingerprint(
@@ -18,6 +20,8 @@ def fingerprint(
     delay_seconds: float | None = None,
     max_retries: int | None = None,
     timeout_seconds: float | None = None,
+    tags: Sequence[str] = (),
+    unique: Unique | None = None,
 ) -> bytes:
     """SHA-256 of a request for a task, as canonical JSON: the order of keys and white space do not count.
 
@@ -33,6 +37,8 @@ def fingerprint(
         "delay_seconds": delay_seconds if delay_seconds is None else float(delay_seconds),
         "max_retries": max_retries,
         "timeout_seconds": timeout_seconds if timeout_seconds is None else float(timeout_seconds),
+        "tags": sorted(tags),
+        "unique": unique and [unique.key, unique.seconds and float(unique.seconds), unique.on_conflict.value],
     }
     canonical = json.dumps(request, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("ascii")).digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_type_hints
 
@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from taketurns.engine import limits
 from taketurns.engine.errors import ConfigurationError, InvalidPayload, UnknownType
 from taketurns.engine.retry import Backoff, is_number
+from taketurns.engine.task import Unique
 
 TYPE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
+TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/=@-]*")
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
@@ -219,6 +221,30 @@ def check_options(
         yield "timeout_seconds", f"must be above 0 and at most {limits.TIMEOUT_SECONDS_MAX:g}"
     if delay_seconds is not None and not (is_number(delay_seconds) and 0 <= delay_seconds <= limits.DELAY_SECONDS_MAX):
         yield "delay_seconds", f"must be from 0 to {limits.DELAY_SECONDS_MAX:g}"
+
+
+def check_marks(*, tags: Sequence[str], unique: Unique | None) -> Iterator[tuple[str, str]]:
+    """The same of what tells a task apart from others."""
+    if not all(_is_name(tag, TAG, limits.TAG_LENGTH) for tag in tags):
+        yield (
+            "tags",
+            f"must each be 1 to {limits.TAG_LENGTH} letters, digits or _ . : / = @ - and begin with a letter or digit",
+        )
+    elif len(tags) > limits.TAGS_MAX or len(set(tags)) < len(tags):
+        yield "tags", f"must be at most {limits.TAGS_MAX}, each of them once"
+    if unique is not None and not is_key(unique.key, limits.UNIQUE_KEY_LENGTH):
+        yield "unique_key", f"must be 1 to {limits.UNIQUE_KEY_LENGTH} printable characters, and not blank"
+    if (
+        unique is not None
+        and unique.seconds is not None
+        and not (is_number(unique.seconds) and 0 < unique.seconds <= limits.UNIQUE_SECONDS_MAX)
+    ):
+        yield "unique_for", f"must be above 0 and at most {limits.UNIQUE_SECONDS_MAX:g}"
+
+
+def is_key(text: object, most: int) -> bool:
+    """Whether this may be an idempotency key or a unique key."""
+    return isinstance(text, str) and len(text) <= most and text.isprintable() and not text.isspace() and text != ""
 
 
 def _is_name(text: object, pattern: re.Pattern[str], most: int) -> bool:

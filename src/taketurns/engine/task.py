@@ -50,6 +50,24 @@ class Outcome(StrEnum):
     DEFERRED = "deferred"
 
 
+class OnConflict(StrEnum):
+    """What becomes of a new task while another one has its unique key. Only one that waits can be replaced."""
+
+    REJECT = "reject"
+    RETURN = "return"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Of a company's tasks with this key only one stands at a time: until it has ended, or for so many seconds from its
+    creation, unless it fails or is cancelled sooner."""
+
+    key: str
+    seconds: float | None = None
+    on_conflict: OnConflict = OnConflict.REJECT
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
     """A task as it is submitted. `payload` is JSON text that PostgreSQL takes; at most one of `run_after` and
@@ -66,6 +84,8 @@ class NewTask:
     delay_seconds: float | None = None
     max_retries: int = limits.MAX_RETRIES_DEFAULT
     timeout_seconds: float | None = None
+    tags: tuple[str, ...] = ()
+    unique: Unique | None = None
     idempotency_key: str | None = None
     fingerprint: bytes | None = None
     task_id: UUID | None = None
@@ -76,8 +96,9 @@ class NewTask:
 class Enqueued:
     """What became of one submitted task; `position` is its place in the request, from 0.
 
-    `status`, `run_after` and `created_at` are those of a new task, and None for a replayed one. `allowances` says what
-    the request left of its company's quotas; empty where it reserved none.
+    `replayed`: an earlier request with its idempotency key had made it. `held`: another task has its unique key, and is
+    the answer. `status`, `run_after` and `created_at` are those of a new task, and None for these two. `allowances`
+    says what the request left of its company's quotas; empty where it reserved none.
     """
 
     position: int
@@ -88,6 +109,7 @@ class Enqueued:
     run_after: datetime | None
     created_at: datetime | None
     allowances: tuple[Allowance, ...] = ()
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

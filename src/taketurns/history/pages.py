@@ -20,10 +20,12 @@ from sqlalchemy import (
     SQLColumnExpression,
     Text,
     and_,
+    any_,
     bindparam,
     cast,
     func,
     null,
+    or_,
     select,
     true,
     union_all,
@@ -31,19 +33,22 @@ from sqlalchemy import (
 from sqlalchemy import Uuid as UuidType
 
 from taketurns.engine.task import Status
+from taketurns.history import places
 from taketurns.history.places import PLACES, AnySelect, joined
-from taketurns.storage.models import Company, Task
+from taketurns.storage.models import Company, Task, TaskTag
 
 LOOK_AHEAD: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What makes the statement of one page differ from that of another. `types` is how many are asked for; 0, every."""
+    """What makes the statement of one page differ from that of another. `types` is how many are asked for; 0, every.
+    `tags` is how many a task must have."""
 
     is_id: bool
     statuses: frozenset[Status]
     types: int
+    tags: int
     has_times: bool
     oldest_first: bool
 
@@ -51,8 +56,8 @@ class Shape:
 def statement(shape: Shape, columns: Sequence[SQLColumnExpression[Any]]) -> AnySelect:
     """Rows of (end of what was looked at, *columns), at least one if the company exists.
 
-    Parameters: company, type_0 and so on, low, high (exclusive ids), created_after, created_before, most, skip, reach
-    (the sum of those two).
+    Parameters: company, type_0 and tag_0 and so on, low, high (exclusive ids), created_after, created_before, most,
+    skip, reach (the sum of those two).
     """
     company = owner(is_id=shape.is_id)
     company_id = select(company.c.id).scalar_subquery()
@@ -148,6 +153,9 @@ class _Scan:
 
 
 def _scans(shape: Shape, company_id: ColumnElement[UUID]) -> Iterator[_Scan]:
+    if shape.tags:
+        yield _scan_of_tag(shape, company_id)
+        return
     if shape.statuses in (frozenset(), frozenset(Status)):
         yield from _scans_of_records(shape, company_id, "every")
         return
@@ -172,6 +180,22 @@ def _scans_of_records(
         yield _Scan(name, entries, Task.id.expression, rest)
     for number, type in enumerate(_types(shape)):
         yield _Scan(f"{name}_{number}", entries.where(Task.type == type), Task.id.expression, rest)
+
+
+def _scan_of_tag(shape: Shape, company_id: ColumnElement[UUID]) -> _Scan:
+    """Lives on task_tags_pkey, for one of the tags; all else is looked up in the record and the place of each task."""
+    first, *others = [bindparam(f"tag_{number}", type_=Text()) for number in range(shape.tags)]
+    entries = select(TaskTag.task_id.label("id")).where(
+        TaskTag.company_id == company_id, TaskTag.tag == first, *_between(TaskTag.task_id)
+    )
+    rest = [*_is_of_types(shape, Task.type), *_created_between(shape)]
+    rest += [other == any_(Task.tags) for other in others]
+    if has_statuses := shape.statuses not in (frozenset(), frozenset(Status)):
+        rest.append(or_(*(places.status() == status.value for status in sorted(shape.statuses))))
+    if rest:
+        entries = entries.join(Task, and_(Task.company_id == TaskTag.company_id, Task.id == TaskTag.task_id))
+        entries = joined(entries) if has_statuses else entries
+    return _Scan("tagged", entries, TaskTag.task_id.expression, rest)
 
 
 def _scan_of_stopped(shape: Shape, company_id: ColumnElement[UUID], status: Status) -> _Scan:

@@ -42,6 +42,8 @@ class TaskRecord:
     request_id: str | None
     traceparent: str | None
     schedule_id: UUID | None
+    tags: Sequence[str] | None
+    unique_key: str | None
     created_at: datetime
     finished_at: datetime | None
     result: str | None
@@ -71,6 +73,8 @@ COLUMNS: Final = (
     Task.request_id,
     Task.traceparent,
     Task.schedule_id,
+    Task.tags,
+    Task.unique_key,
     Task.created_at,
     Task.finished_at,
     cast(Task.result, Text).label("result"),
@@ -81,10 +85,12 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which tasks of a company, and in which order. No status or type means every one; times are exclusive bounds."""
+    """Which tasks of a company, and in which order. No status or type means every one. A task has all of the tags,
+    and may have more. Times are exclusive bounds."""
 
     statuses: frozenset[Status] = frozenset()
     types: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
     created_after: datetime | None = None
     created_before: datetime | None = None
     oldest_first: bool = False
@@ -163,6 +169,7 @@ def _shape(company: UUID | str, wanted: Filter) -> pages.Shape:
         is_id=isinstance(company, UUID),
         statuses=wanted.statuses,
         types=len(wanted.types),
+        tags=len(wanted.tags),
         has_times=wanted.created_after is not None or wanted.created_before is not None,
         oldest_first=wanted.oldest_first,
     )
@@ -173,6 +180,7 @@ def _parameters(company: UUID | str, wanted: Filter, *, after: UUID | None) -> d
     return {
         "company": company,
         **{f"type_{number}": type for number, type in enumerate(wanted.types)},
+        **{f"tag_{number}": tag for number, tag in enumerate(sorted(wanted.tags))},
         "low": low,
         "high": high,
         "created_after": wanted.created_after or _BEGINNING,

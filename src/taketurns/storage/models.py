@@ -144,6 +144,8 @@ class Task(Base):
     request_id: Mapped[str | None]
     traceparent: Mapped[str | None]
     schedule_id: Mapped[UUID | None]
+    tags: Mapped[list[str] | None]
+    unique_key: Mapped[str | None]
     created_at: Mapped[datetime]
     # Filled in at the end, cleared by an explicit retry.
     finished_at: Mapped[datetime | None]
@@ -363,6 +365,30 @@ class IdempotencyKey(Base):
     fingerprint: Mapped[bytes] = mapped_column(LargeBinary)
     task_id: Mapped[UUID]
     expires_at: Mapped[datetime]
+
+
+class UniqueKey(Base):
+    """The task that had a company's unique key last, and until when if that is a time.
+
+    Whether it still has it is told by the task's own record, so that no end has anything to give back: see unique.sql.
+    """
+
+    __tablename__ = "unique_keys"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID]
+    expires_at: Mapped[datetime | None]
+
+
+class TaskTag(Base):
+    """A tag of a task, to find the task by: the index that a task without tags has no entry in."""
+
+    __tablename__ = "task_tags"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    tag: Mapped[str] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
 
 
 class Watch(Base):
@@ -590,8 +616,10 @@ __all__ = [
     "ScheduledTask",
     "Task",
     "TaskEvent",
+    "TaskTag",
     "TaskType",
     "Turn",
+    "UniqueKey",
     "Watch",
     "Worker",
 ]

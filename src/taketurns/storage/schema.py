@@ -23,6 +23,7 @@ FUNCTIONS = (
     "reserve",
     "jobs",
     "tally",
+    "unique",
     "enqueue",
     "rate",
     "claim",

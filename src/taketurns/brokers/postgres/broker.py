@@ -9,14 +9,21 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import AsyncConnection
 
 from taketurns.brokers.postgres import leases, wakeups
-from taketurns.engine.errors import IdempotencyConflict, QueueFull, QuotaBusy, QuotaExceeded, UnknownCompany
+from taketurns.engine.errors import (
+    IdempotencyConflict,
+    QueueFull,
+    QuotaBusy,
+    QuotaExceeded,
+    UniqueKeyTaken,
+    UnknownCompany,
+)
 from taketurns.engine.quota import Allowance
 from taketurns.engine.task import (
     Claimed,
@@ -32,6 +39,8 @@ from taketurns.engine.task import (
 from taketurns.storage import quotas
 from taketurns.storage.database import Database, Row, call
 from taketurns.storage.ids import new_id
+
+KEY_TAKEN: Final = "TQ003"
 
 
 class PostgresBroker:
@@ -174,8 +183,13 @@ class PostgresBroker:
         return Status(status) if status else None
 
     async def retry(self, company: str, task_id: UUID, *, at: datetime | None = None) -> Status | None:
-        with quotas.refusals():
-            ((status, queue),) = await self.database.of(company).call("retry", company, task_id, at)
+        try:
+            with quotas.refusals():
+                ((status, queue),) = await self.database.of(company).call("retry", company, task_id, at)
+        except psycopg.Error as error:
+            if error.sqlstate == KEY_TAKEN:
+                raise UniqueKeyTaken({0: UUID(error.diag.message_detail)}) from None
+            raise
         if queue:
             self.notifier.announce((queue,))
         return Status(status) if status else None
@@ -264,6 +278,8 @@ def enqueue_arguments(
 ) -> tuple[Any, ...]:
     """The arguments of enqueue.sql. Ids are made here, before anything is sent."""
     has_keys = any(task.idempotency_key is not None for task in tasks)
+    has_tags = any(task.tags for task in tasks)
+    uniques = [task.unique for task in tasks] if any(task.unique is not None for task in tasks) else None
     return (
         company,
         [task.task_id or new_id() for task in tasks],
@@ -281,13 +297,23 @@ def enqueue_arguments(
         request_id,
         at,
         traceparent,
+        [f"{{{','.join(map(_quoted, task.tags))}}}" if task.tags else None for task in tasks] if has_tags else None,
+        uniques and [unique and unique.key for unique in uniques],
+        uniques and [unique and unique.seconds for unique in uniques],
+        uniques and [unique and unique.on_conflict.value for unique in uniques],
     )
+
+
+def _quoted(tag: str) -> str:
+    """An element of an array as PostgreSQL writes it."""
+    escaped = tag.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def enqueued_tasks(rows: Sequence[Row], *, of: int) -> list[Enqueued]:
     """What the rows of enqueue.sql say of so many tasks.
 
-    Raises IdempotencyConflict, QueueFull, QuotaExceeded and QuotaBusy.
+    Raises IdempotencyConflict, UniqueKeyTaken, QueueFull, QuotaExceeded and QuotaBusy.
     """
     allowances: tuple[Allowance, ...] = ()
     for _, outcome, *_, told in [row for row in rows if row[0] == 0]:
@@ -302,6 +328,8 @@ def enqueued_tasks(rows: Sequence[Row], *, of: int) -> list[Enqueued]:
     conflicts = [number - 1 for number, outcome, *_ in rows if outcome == "conflict"]
     if conflicts:
         raise IdempotencyConflict(conflicts, of=of)
+    if holders := {number - 1: task_id for number, outcome, _, task_id, *_ in rows if outcome == "taken"}:
+        raise UniqueKeyTaken(holders, of=of)
     return [
         Enqueued(
             position=number - 1,
@@ -312,6 +340,7 @@ def enqueued_tasks(rows: Sequence[Row], *, of: int) -> list[Enqueued]:
             run_after=run_after,
             created_at=created_at,
             allowances=allowances,
+            held=outcome == "held",
         )
         for number, outcome, company_id, task_id, status, run_after, created_at, _ in rows
         if number > 0

@@ -3,7 +3,10 @@
 -- its task. A conflict is found before anything else is written, and the keys just taken are given back.
 -- A company with quotas is charged for what is new, last of all; see reserve.sql. It is looked at before that, so that
 -- a request which cannot pass writes nothing and waits for nobody.
--- Lives on idempotency_keys_pkey and companies_pkey or companies_slug_key; it reads no other row.
+-- Of the unique keys see unique.sql: what another task stands in the way of is `taken`, and nothing is stored, or
+-- `held`: that task is the answer. Idempotency keys come first: a replayed request asks for no unique key, and a key
+-- whose task is held stands for that task.
+-- Lives on idempotency_keys_pkey, unique_keys_pkey and companies_pkey or companies_slug_key.
 --
 -- `of_company` is an id or a slug. One array element a task; null where a task has no such value, `keys` in a batch
 -- without keys may be null as a whole. Raises no_data_found when there is no such company.
@@ -29,6 +32,10 @@ create or replace function enqueue(
     of_request text default null,
     at timestamptz default null,
     of_trace text default null,
+    tag_lists text[] default null,
+    uniques text[] default null,
+    unique_seconds double precision[] default null,
+    on_conflicts text[] default null,
     of_schedule uuid default null,
     for_worker uuid default null,
     with_token uuid default null
@@ -53,7 +60,11 @@ declare
     moment constant timestamptz := coalesce(at, clock_timestamp());
     owner constant uuid := company_id(of_company);
     earlier jsonb := '{}';
+    held jsonb;
+    taken jsonb := '{}';
+    replaced uuid[] := '{}';
     is_charged boolean;
+    is_reserved boolean := false;
     wanted integer := cardinality(task_ids);
     most_queued integer;
     reservation record;
@@ -89,8 +100,7 @@ begin
         where k.task_id <> n.task_id;
 
         if jsonb_path_exists(earlier, '$.*.conflict ? (@ == true)') then
-            delete from idempotency_keys k using unnest(task_ids) as n(task_id)
-            where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+            perform give_keys_back(owner, keys, uniques, task_ids);
             return query
             select e.key::integer, 'conflict', owner, (e.value ->> 'task')::uuid, null::text, null::timestamptz,
                 null::timestamptz, null::text
@@ -100,42 +110,97 @@ begin
         end if;
     end if;
 
+    if uniques is not null then
+        held := take_unique_keys(owner, uniques, unique_seconds, on_conflicts, task_ids, earlier, moment);
+        select coalesce(jsonb_object_agg(h.key, h.value) filter (where h.value ->> 'then' = 'reject'), '{}'),
+            coalesce(array_agg((h.value ->> 'task')::uuid) filter (where h.value ->> 'then' = 'replace'), '{}'),
+            earlier || coalesce(jsonb_object_agg(h.key, h.value) filter (where h.value ->> 'then' = 'return'), '{}')
+        into taken, replaced, earlier
+        from jsonb_each(held) h;
+        update idempotency_keys k set task_id = (e.value ->> 'task')::uuid
+        from jsonb_each(earlier) e
+        where e.value ->> 'then' = 'return' and k.company_id = owner and k.key = keys[e.key::integer]
+            and k.task_id = task_ids[e.key::integer];
+    end if;
+
     if is_charged or most_queued is not null then
         wanted := wanted - (select count(*) from jsonb_object_keys(earlier));
         is_charged := is_charged and wanted > 0;
     end if;
-    if wanted > 0 and with_token is null and not has_room(owner, wanted, most_queued) then
-        delete from idempotency_keys k using unnest(task_ids) as n(task_id)
-        where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+    if wanted > 0 and taken = '{}' and with_token is null and not has_room(owner, wanted, most_queued) then
+        perform give_keys_back(owner, keys, uniques, task_ids);
         return query select 0, 'full', owner, null::uuid, null::text, null::timestamptz, null::timestamptz,
             jsonb_build_object('wanted', wanted, 'max_queued', most_queued)::text;
         return;
     end if;
-    if is_charged then
+    if is_charged and taken = '{}' then
         select 'refused' as outcome, l.* into reservation from look_at_quotas(owner, wanted, moment) l;
         if not reservation.has_room then
-            delete from idempotency_keys k using unnest(task_ids) as n(task_id)
-            where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+            perform give_keys_back(owner, keys, uniques, task_ids);
             return query select 0, 'refused', owner, null::uuid, null::text, null::timestamptz, null::timestamptz,
                 reservation.told;
             return;
         end if;
     end if;
 
+    -- What is replaced is cancelled after the last wait for others: while its place is locked, claims wait for it. It may
+    -- be in a worker's hand by then.
+    if replaced <> '{}' and taken = '{}' then
+        if is_charged then
+            select * into reservation from reserve(owner, wanted, moment);
+            if reservation.outcome <> 'reserved' then
+                perform give_keys_back(owner, keys, uniques, task_ids);
+                return query select 0, reservation.outcome, owner, null::uuid, null::text, null::timestamptz,
+                    null::timestamptz, reservation.told;
+                return;
+            end if;
+            is_reserved := true;
+        end if;
+        begin
+            perform cancel_waiting(owner, r.task_id, moment, true)
+            from unnest(replaced) as r(task_id) order by r.task_id;
+            update unique_keys u set task_id = task_ids[h.key::integer],
+                expires_at = moment + make_interval(secs => unique_seconds[h.key::integer])
+            from jsonb_each(held) h
+            where h.value ->> 'then' = 'replace' and u.company_id = owner and u.key = uniques[h.key::integer];
+        exception when sqlstate 'TQ003' then
+            select jsonb_object_agg(h.key, h.value) into taken from jsonb_each(held) h
+            where h.value ->> 'then' = 'replace';
+        end;
+    end if;
+    if taken <> '{}' then
+        perform give_keys_back(owner, keys, uniques, task_ids);
+        if is_reserved then
+            insert into quota_changes (company_id, hour_starts_at, refunded)
+            values (owner, date_trunc('hour', moment, 'UTC'), wanted);
+        end if;
+        return query
+        select t.key::integer, 'taken', owner, (t.value ->> 'task')::uuid, null::text, null::timestamptz,
+            null::timestamptz, null::text
+        from jsonb_each(taken) t order by t.key::integer;
+        return;
+    end if;
+
     return query
     with item as materialized (
         select n.number::integer, n.task_id, n.type, n.payload, n.queue, n.priority, n.max_retries, n.timeout,
+            n.tags::text[] as tags, n.unique_key,
             coalesce(n.run_after, moment + make_interval(secs => n.delay), moment) as run_after
-        from unnest(task_ids, types, payloads, queues, priorities, run_afters, delays, max_retries, timeouts)
-            with ordinality
-            as n(task_id, type, payload, queue, priority, run_after, delay, max_retries, timeout, number)
+        from unnest(task_ids, types, payloads, queues, priorities, run_afters, delays, max_retries, timeouts, tag_lists,
+            uniques) with ordinality
+            as n(task_id, type, payload, queue, priority, run_after, delay, max_retries, timeout, tags, unique_key,
+                number)
         where not earlier ? n.number::text
     ), recorded as (
         insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
-            request_id, traceparent, schedule_id, created_at, reserved_at)
+            request_id, traceparent, schedule_id, tags, unique_key, created_at, reserved_at)
         select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
-            i.payload::jsonb, of_request, of_trace, of_schedule, moment, case when is_charged then moment end
+            i.payload::jsonb, of_request, of_trace, of_schedule, i.tags, i.unique_key, moment,
+            case when is_charged then moment end
         from item i
+    ), tagged as (
+        insert into task_tags (company_id, tag, task_id)
+        select owner, t.tag, i.task_id from item i cross join lateral unnest(i.tags) as t(tag)
     ), scheduled as (
         insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
         select owner, i.task_id, i.queue, i.run_after, i.priority, i.type from item i where i.run_after > moment
@@ -154,7 +219,8 @@ begin
         i.run_after, moment, null
     from item i
     union all
-    select e.key::integer, 'replayed', owner, (e.value ->> 'task')::uuid, null, null, null, null
+    select e.key::integer, case when e.value ->> 'then' = 'return' then 'held' else 'replayed' end, owner,
+        (e.value ->> 'task')::uuid, null, null, null, null
     from jsonb_each(earlier) e
     order by 1;
 
@@ -162,16 +228,21 @@ begin
         perform join_rotation(owner, queues);
     end if;
 
-    if is_charged then
+    if is_charged and not is_reserved then
         select * into reservation from reserve(owner, wanted, moment);
         if reservation.outcome <> 'reserved' then
             delete from pending_tasks p where p.company_id = owner and p.task_id = any (task_ids);
             delete from scheduled_tasks s where s.company_id = owner and s.task_id = any (task_ids);
             delete from processing_tasks p where p.company_id = owner and p.task_id = any (task_ids);
             delete from tasks t where t.company_id = owner and t.id = any (task_ids);
-            delete from idempotency_keys k using unnest(task_ids) as n(task_id)
-            where k.company_id = owner and k.key = any (keys) and k.task_id = n.task_id;
+            delete from task_tags t
+            where tag_lists is not null and t.company_id = owner and t.task_id = any (task_ids)
+                and t.tag in (
+                    select x.tag from unnest(tag_lists) as l(tags) cross join lateral unnest(l.tags::text[]) as x(tag));
+            perform give_keys_back(owner, keys, uniques, task_ids);
         end if;
+    end if;
+    if is_charged then
         return query select 0, reservation.outcome, owner, null::uuid, null::text, null::timestamptz,
             null::timestamptz, reservation.told;
     end if;

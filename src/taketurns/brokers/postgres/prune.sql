@@ -31,7 +31,7 @@ begin
 
     return query
     with forgotten as (
-        delete from tasks t where t.ctid = any (old) returning t.company_id, t.id, t.reserved_at
+        delete from tasks t where t.ctid = any (old) returning t.company_id, t.id, t.reserved_at, t.tags, t.unique_key
     ), kept as (
         insert into quota_changes (company_id, hour_starts_at, kept)
         select f.company_id, date_trunc('hour', f.reserved_at, 'UTC'), count(*)
@@ -39,6 +39,12 @@ begin
         group by 1, 2
     ), events as (
         delete from task_events e using forgotten f where e.company_id = f.company_id and e.task_id = f.id
+    ), untagged as (
+        delete from task_tags g using (select f.company_id, f.id, unnest(f.tags) as tag from forgotten f) f
+        where g.company_id = f.company_id and g.tag = f.tag and g.task_id = f.id
+    ), freed as (
+        delete from unique_keys u using forgotten f
+        where u.company_id = f.company_id and u.key = f.unique_key and u.task_id = f.id
     ), expired as (
         delete from idempotency_keys k
         where k.ctid = any (array(

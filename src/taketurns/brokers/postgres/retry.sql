@@ -2,7 +2,8 @@
 -- time. Answers the status that the task had, and the queue that got work; `processing` means that nothing was done,
 -- for a retry is refused then alone.
 -- A task that had ended is charged again, last of all: see reserve.sql. If it was charged before and not refunded, that
--- stands. Raises TQ001 when a quota is used up, TQ002 when others keep the quotas.
+-- stands. Raises TQ001 when a quota is used up, TQ002 when others keep the quotas, TQ003 when another task has its
+-- unique key by now.
 -- The last move of a task that had ended leaves the task's row for the history.
 -- Safe because the record's row is locked if it has ended, and one DELETE decides while it is scheduled: as elsewhere,
 -- a task's place is locked before its record. It may move on between two looks, so it is looked for again. The
@@ -38,6 +39,9 @@ begin
         where t.company_id = owner and t.id = of_task and t.finished_at is not null for update;
         if found then
             was := coalesce(known.stopped_as, 'completed');
+            if known.unique_key is not null then
+                perform take_unique_key_again(owner, known.unique_key, of_task, moment);
+            end if;
             insert into task_events (company_id, task_id, number, kind, at, started_at, worker_id, error)
             values (owner, of_task, known.event_number, was, known.finished_at, known.started_at, known.worker_id,
                 known.error);

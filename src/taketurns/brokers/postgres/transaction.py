@@ -21,8 +21,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 from taketurns.brokers.postgres.broker import enqueue_arguments, enqueued_tasks
 from taketurns.brokers.postgres.wakeups import channel
-from taketurns.engine.errors import UnknownCompany
-from taketurns.engine.task import Enqueued, NewTask
+from taketurns.engine.errors import InvalidOption, UnknownCompany
+from taketurns.engine.task import Enqueued, NewTask, OnConflict
 from taketurns.storage.database import Row
 
 # The parameters of enqueue.sql after the company, in order.
@@ -42,6 +42,10 @@ PARAMETERS: Final = {
     "of_request": "text",
     "at": "timestamptz",
     "of_trace": "text",
+    "tag_lists": "text[]",
+    "uniques": "text[]",
+    "unique_seconds": "double precision[]",
+    "on_conflicts": "text[]",
 }
 
 # An unknown company gives no row: an error would abort a transaction that is not ours.
@@ -83,8 +87,11 @@ async def enqueue_in(
 ) -> list[Enqueued]:
     """Enqueue in the transaction that is open on `transaction`; nothing is awaited when that `is_sync`.
 
-    Raises UnknownCompany, IdempotencyConflict, QuotaExceeded and QuotaBusy: each leaves the transaction as it was.
+    Raises UnknownCompany, IdempotencyConflict, UniqueKeyTaken, QuotaExceeded and QuotaBusy: each leaves the transaction
+    as it was; and InvalidOption for a task that would replace another, whose place would be locked until the end of it.
     """
+    if any(task.unique is not None and task.unique.on_conflict is OnConflict.REPLACE for task in tasks):
+        raise InvalidOption("on_conflict", "cannot be replace in a transaction of yours: enqueue it by itself")
     arguments = enqueue_arguments(
         company, tasks, key_lifetime=key_lifetime, request_id=request_id, traceparent=traceparent, at=at
     )

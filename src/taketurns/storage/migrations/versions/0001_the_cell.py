@@ -341,6 +341,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("company_id", "task_id", "number", name=op.f("task_events_pkey")),
     )
     op.create_table(
+        "task_tags",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("tag", sa.Text(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.PrimaryKeyConstraint("company_id", "tag", "task_id", name=op.f("task_tags_pkey")),
+    )
+    op.create_table(
+        "unique_keys",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("company_id", "key", name=op.f("unique_keys_pkey")),
+    )
+    op.create_table(
         "task_types",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("payload_schema", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
@@ -365,6 +380,8 @@ def upgrade() -> None:
         sa.Column("request_id", sa.Text(), nullable=True),
         sa.Column("traceparent", sa.Text(), nullable=True),
         sa.Column("schedule_id", sa.Uuid(), nullable=True),
+        sa.Column("tags", postgresql.ARRAY(sa.Text()), nullable=True),
+        sa.Column("unique_key", sa.Text(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
@@ -530,11 +547,13 @@ def downgrade() -> None:
     op.drop_table("workers")
     op.drop_table("heartbeats")
     op.drop_table("watches")
+    op.drop_table("unique_keys")
     op.drop_table("turns")
     op.drop_table("lines")
     op.drop_table("looks")
     op.drop_table("tasks")
     op.drop_table("task_types")
+    op.drop_table("task_tags")
     op.drop_table("task_events")
     op.drop_table("schedules")
     op.drop_table("scheduled_tasks")
