@@ -70,6 +70,7 @@ class Event(StrEnum):
     SCHEDULE_FAILED = "tick of a schedule failed, will be repeated"
     QUOTAS_CORRECTED = "counts of quotas differed from the rows and were corrected"
     RESERVATIONS_REFUNDED = "quotas given back of jobs that never arrived"
+    OPERATION_OVER = "operation over"
     DUTY_FAILED = "duty failed, will be repeated"
 
     # Jobs, and their server.

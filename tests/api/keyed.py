@@ -47,7 +47,11 @@ class House:
         key = await self.client.post(
             "/companies/acme/keys", headers=admin, json={"name": "program", "scopes": ["tasks:read"]}
         )
+        operation = await self.client.post(
+            "/companies/acme/operations", headers=admin, json={"kind": "retry", "filter": {"status": ["failed"]}}
+        )
         self.names = {
+            "operationId": operation.json()["id"],
             "companyId": "acme",
             "taskId": task.json()["id"],
             "scheduleId": schedule.json()["id"],

@@ -80,10 +80,14 @@ async def serve(database_url: str, company_url: str, redis_url: str, cell: str, 
         weekly = {"name": "weekly", "type": "anything", "expression": "0 9 * * 1"}
         schedule = await client.post("/companies/acme/schedules", json=weekly)
         spare = await client.post("/companies/acme/keys", json={"name": "spare", "scopes": ["tasks:read"]})
+        operation = await client.post(
+            "/companies/acme/operations", json={"kind": "retry", "filter": {"status": ["failed"]}}
+        )
         known = {
             "companyId": "acme",
             "taskId": task.json()["id"],
             "jobId": job.json()["jobId"],
+            "operationId": operation.json()["id"],
             "scheduleId": schedule.json()["id"],
             "keyId": spare.json()["id"],
             ADMIN: admin.text,

@@ -54,6 +54,7 @@ async def test_a_task_is_created_as_its_type_and_the_request_want_it(client: Asy
         "finishedAt": None,
         "result": None,
         "error": None,
+        "errorFingerprint": None,
         "workerId": None,
         "requestId": "r-1",
         "traceparent": None,

@@ -29,6 +29,8 @@ from tests.servers import DatabaseServer
 AWAY = "postgresql://taketurns@127.0.0.1:1/nowhere"
 OF_OPERATORS = ("/companies/{companyId}/keys", "/companies/{companyId}/pauses")
 BODIES = {
+    "/companies/{companyId}/operations": {"kind": "retry", "filter": {"status": ["failed"]}},
+    "/companies/{companyId}/tasks/{taskId}/reschedule": {"runAfter": "2100-01-01T00:00:00Z"},
     "/companies/{companyId}/tasks": {"type": "anything"},
     "/companies/{companyId}/tasks/batch": {"tasks": [{"type": "anything"}]},
     "/companies/{companyId}/jobs": {"type": "anything"},
@@ -64,6 +66,7 @@ async def test_every_route_within_a_company_is_behind_its_wall(
     document = (await client.get("/openapi.json")).json()
     task = (await client.post("/companies/acme/tasks", json={"type": "anything"})).json()["id"]
     known = {"companyId": "acme", "taskId": task, "jobId": uuid.uuid4(), "scheduleId": uuid.uuid4()}
+    known["operationId"] = uuid.uuid4()
     routes = [
         (method, path)
         for path, methods in document["paths"].items()

@@ -69,10 +69,43 @@ def test_every_command_and_option_is_explained() -> None:
         ["keys", "list"],
         ["keys", "rotate"],
         ["keys", "revoke"],
+        ["operations"],
+        ["operations", "create"],
+        ["operations", "list"],
+        ["operations", "abort"],
     ):
         shown = run(*command, "--help")
         assert shown.exit_code == 0
         assert "Usage: " in shown.output
+
+
+# Many tasks
+
+
+def test_an_operation_is_tried_made_listed_and_aborted(database_url: str) -> None:
+    unknown = run("operations", "list", "acme", url=database_url)
+    assert (unknown.exit_code, "there is no company 'acme'" in unknown.stderr) == (1, True)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "insert into taketurns.companies (id, slug, name) values (gen_random_uuid(), 'acme', 'Acme')"
+        )
+    filters = ("--status", "pending", "--tag", "eu")
+    tried = run("operations", "create", "acme", "cancel", *filters, "--dry-run", url=database_url)
+    assert (tried.exit_code, tried.stdout) == (0, "0 tasks\n")
+    made = run("operations", "create", "acme", "cancel", *filters, "--json", url=database_url)
+    (operation,) = json.loads(made.stdout)
+    assert (operation["status"], operation["filter"]) == ("matching", {"status": ["pending"], "tag": ["eu"]})
+    aborted = run("operations", "abort", "acme", operation["id"], url=database_url)
+    assert aborted.exit_code == 0
+    listed = run("operations", "list", "acme", url=database_url)
+    assert listed.stdout == f"{operation['id']}  cancel  aborted  0 of 0 done\n"
+
+
+def test_an_operation_that_names_nothing_is_refused(database_url: str) -> None:
+    refused = run("operations", "create", "acme", "cancel", url=database_url)
+    assert (refused.exit_code, "taskIds or filter" in refused.stderr) == (2, True)
+    refused = run("operations", "create", "acme", "cancel", "--tag", "a b", url=database_url)
+    assert (refused.exit_code, refused.stderr.startswith("filter.tag.0: ")) == (2, True)
 
 
 # The schema

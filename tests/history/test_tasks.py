@@ -141,9 +141,28 @@ async def test_every_filter_pages_through_exactly_the_tasks_it_names(  # fault 0
                     and (created_after is None or record.created_at > created_after)
                 ]
                 assert await walk(life, wanted) == expected, wanted
-                for tags in map(frozenset[str], (("eu",), ("vip", "eu"), ("none", "eu"))):
-                    tagged = [record for record in expected if tags <= {*(record.tags or ())}]
-                    assert await walk(life, replace(wanted, tags=tags)) == tagged, (wanted, tags)
+    tasks._page_statement.cache_clear()
+
+
+@pytest.mark.parametrize("look_ahead", [3, 20_000])
+async def test_tags_page_through_exactly_the_tasks_that_have_them(
+    life: Life, look_ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LOOK_AHEAD", look_ahead)
+    tasks._page_statement.cache_clear()
+    await some_of_every_status(life)
+    everything = sorted(await walk(life), key=lambda record: record.id)
+    some = (EVERY, *(Filter(statuses=frozenset({status})) for status in Status), Filter(types=frozenset({"mail"})))
+    for tags in map(frozenset[str], (("eu",), ("vip", "eu"), ("none", "eu"))):
+        for wanted in some:
+            expected = [
+                record
+                for record in everything
+                if tags <= {*(record.tags or ())}
+                and (not wanted.statuses or record.status in wanted.statuses)
+                and (not wanted.types or record.type in wanted.types)
+            ]
+            assert await walk(life, replace(wanted, tags=tags, oldest_first=True)) == expected, (wanted, tags)
     tasks._page_statement.cache_clear()
 
 
@@ -257,8 +276,12 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         "reach": 11,
     }
     either = (False, True)
-    for statuses, types, tags, has_times, oldest_first in product(some_statuses(), range(3), range(3), either, either):
-        shape = pages.Shape(True, statuses, types, tags, has_times, oldest_first)
+    shapes = chain(
+        product(some_statuses(), range(3), (0,), either, either),
+        product([frozenset[Status](), *(frozenset({status}) for status in Status)], (0, 1), (1, 2), (False,), either),
+    )
+    for statuses, types, tags, has_times, oldest_first in shapes:
+        shape = pages.Shape(True, statuses, types, tags, False, has_times, oldest_first)
         query, constants = compile_statement(backlog.database.schema, pages.statement(shape, tasks.COLUMNS))
         ((plan,),) = await reading.rows(
             backlog.database, f"explain (analyze, format json) {query}", constants | parameters

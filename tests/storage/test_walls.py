@@ -45,7 +45,7 @@ _VALUES = {
     "BOOLEAN": "false",
 }
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
-_ONE_OF_A_FEW = {"actor_kind": "'key'", "missed": "'skip'", "period": "'hour'"}
+_ONE_OF_A_FEW = {"actor_kind": "'key'", "kind": "'cancel'", "missed": "'skip'", "period": "'hour'"}
 
 
 def owner_column(table: Table) -> str:

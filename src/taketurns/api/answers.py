@@ -24,8 +24,10 @@ from taketurns.engine.key import Role
 from taketurns.engine.quota import Period
 from taketurns.engine.task import PassReport, Status
 from taketurns.history.events import Event, status_after
+from taketurns.history.failures import Failure
 from taketurns.history.heartbeats import Heartbeat
 from taketurns.history.tasks import TaskRecord
+from taketurns.operations.ledger import Operation, Stage
 from taketurns.schedules.timetable import Schedule
 
 Id = Annotated[object, WithJsonSchema({"type": "string", "format": "uuid"})]
@@ -55,6 +57,7 @@ class TaskBody(TypedDict):
     finishedAt: MaybeTime
     result: Annotated[Json, Field(description="What the handler returned, once completed.")]
     error: Annotated[str | None, Field(description="Why it failed, once failed.")]
+    errorFingerprint: Annotated[str | None, Field(description="The same for all that failed alike: see /failures.")]
     workerId: MaybeId
     requestId: Annotated[str | None, Field(description="The X-Request-Id of the request that created it.")]
     traceparent: Annotated[str | None, Field(description="The W3C trace context of the request that created it.")]
@@ -116,8 +119,8 @@ class EventBody(TypedDict):
     kind: Annotated[
         str,
         Field(
-            description="created, claimed, retried, deferred, released, rescued, requeued, completed, failed or"
-            " cancelled; others may come."
+            description="created, claimed, retried, deferred, rescheduled, released, rescued, requeued, completed,"
+            " failed or cancelled; others may come."
         ),
     ]
     status: Annotated[Status, Field(description="What the move led to; of the newest event, the task's status.")]
@@ -350,6 +353,66 @@ class AuditPage(TypedDict):
     nextCursor: str | None
 
 
+class OperationBody(TypedDict):
+    """An operation as it stands."""
+
+    id: Id
+    companyId: Id
+    kind: str
+    filter: Annotated[JsonObject, Field(description="What was asked for; of taskIds only how many.")]
+    runAfter: MaybeTime
+    rate: float | None
+    status: Stage
+    matched: Annotated[int, Field(description="Tasks that were found; all of them once it is no longer matching.")]
+    done: int
+    skipped: Annotated[
+        dict[str, int],
+        Field(
+            description="Tasks that were left as they were, by the reason: the status that a task had by then,"
+            " notFound, quotaExceeded or uniqueKeyTaken."
+        ),
+    ]
+    createdAt: Time
+    abortedAt: MaybeTime
+    finishedAt: MaybeTime
+
+
+class OperationPage(TypedDict):
+    """Some operations of a company, the newest first."""
+
+    operations: list[OperationBody]
+    hasMore: bool
+    nextCursor: str | None
+
+
+class DryRunBody(TypedDict):
+    """What an operation would find."""
+
+    matched: int
+    matchedIsExact: Annotated[bool, Field(description="Without it there are at least `matched`.")]
+
+
+class FailureBody(TypedDict):
+    """Failed tasks of one type whose errors are alike but for numbers, ids and what is quoted."""
+
+    id: str
+    type: str
+    errorFingerprint: str
+    count: int
+    countIsExact: Annotated[bool, Field(description="Without it there are at least `count`, of which the rest tells.")]
+    firstFailedAt: Time
+    lastFailedAt: Time
+    exampleTaskId: Id
+    exampleError: str | None
+
+
+class FailurePage(TypedDict):
+    """Some groups of failed tasks, by type."""
+
+    failures: list[FailureBody]
+    hasMore: Annotated[bool, Field(description="Go on with after = the last id.")]
+
+
 class TaskTypeBody(TypedDict):
     """A type of task that can be created, and what its tasks are like unless they say otherwise."""
 
@@ -470,6 +533,7 @@ def task(record: TaskRecord) -> TaskBody:
         finishedAt=maybe_moment(record.finished_at),
         result=None if record.result is None else orjson.Fragment(record.result),
         error=record.error,
+        errorFingerprint=record.error_fingerprint,
         workerId=record.worker_id,
         requestId=record.request_id,
         traceparent=record.traceparent,
@@ -617,6 +681,38 @@ def schedule(told: Schedule) -> ScheduleBody:
         declared=told.declared,
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),
+    )
+
+
+def operation(told: Operation) -> OperationBody:
+    return OperationBody(
+        id=told.id,
+        companyId=told.company_id,
+        kind=told.kind,
+        filter=told.filter,
+        runAfter=maybe_moment(told.run_after),
+        rate=told.rate,
+        status=told.stage,
+        matched=told.matched,
+        done=told.done,
+        skipped=told.skipped,
+        createdAt=moment(told.created_at),
+        abortedAt=maybe_moment(told.aborted_at),
+        finishedAt=maybe_moment(told.finished_at),
+    )
+
+
+def failure(told: Failure) -> FailureBody:
+    return FailureBody(
+        id=told.id,
+        type=told.type,
+        errorFingerprint=told.fingerprint,
+        count=told.count,
+        countIsExact=told.count_is_exact,
+        firstFailedAt=moment(told.first_failed_at),
+        lastFailedAt=moment(told.last_failed_at),
+        exampleTaskId=told.example_id,
+        exampleError=told.example_error,
     )
 
 

@@ -18,6 +18,7 @@ from taketurns import telemetry
 from taketurns.api import (
     audit,
     bodies,
+    changes,
     companies,
     documentation,
     headers,
@@ -43,7 +44,7 @@ from taketurns.api.problems import FieldError, Problem
 from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
 from taketurns.companies.keyring import KeyRing
-from taketurns.engine.broker import Broker
+from taketurns.engine.broker import DurableBroker
 from taketurns.engine.errors import Busy, QueueFull, QuotaBusy, QuotaExceeded, Unavailable, Unconfirmed, UnknownCompany
 from taketurns.engine.job import JobBroker
 from taketurns.engine.registry import Registry
@@ -54,7 +55,7 @@ from taketurns.storage.database import Database
 def create_api(
     *,
     database: Database,
-    broker: Broker,
+    broker: DurableBroker,
     job_broker: JobBroker | None = None,
     registry: Registry,
     process_pass: ProcessPass | None = None,
@@ -125,6 +126,7 @@ def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
         companies.router,
         pauses.router,
         schedules.router,
+        changes.router,
         operations.router,
         keys.router,
         audit.router,

@@ -19,7 +19,7 @@ from taketurns.api.waiting import Waiting
 from taketurns.companies import following
 from taketurns.companies.access import CompanyKey
 from taketurns.companies.directory import Company
-from taketurns.engine.broker import Broker
+from taketurns.engine.broker import DurableBroker
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.job import JobBroker
 from taketurns.engine.task import PassReport
@@ -66,7 +66,7 @@ class Parts:
     """The parts of one API. `migration` is the newest revision that this version knows."""
 
     database: Database
-    broker: Broker
+    broker: DurableBroker
     jobs: Jobs | None
     task_types: TaskTypes
     figures: QueueFigures

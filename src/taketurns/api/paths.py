@@ -24,6 +24,9 @@ PAUSES: Final = "/pauses"
 PAUSES_OF_COMPANY: Final = COMPANY + PAUSES
 SCHEDULES: Final = COMPANY + "/schedules"
 SCHEDULE: Final = SCHEDULES + "/{scheduleId}"
+OPERATIONS: Final = COMPANY + "/operations"
+OPERATION: Final = OPERATIONS + "/{operationId}"
+FAILURES: Final = COMPANY + "/failures"
 JOBS: Final = COMPANY + "/jobs"
 JOB: Final = JOBS + "/{jobId}"
 KEYS: Final = COMPANY + "/keys"
@@ -43,6 +46,10 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "schema": {"type": "string", "format": "uuid", "minLength": 36},
     },
     "keyId": {"description": "The id of a key.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
+    "operationId": {
+        "description": "The id of an operation.",
+        "schema": {"type": "string", "format": "uuid", "minLength": 36},
+    },
     "jobId": {"description": "The id of a job.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
 }
 
@@ -101,6 +108,14 @@ def schedule_id(request: Request) -> UUID:
     return UUID(text)
 
 
+def operation_id(request: Request) -> UUID:
+    """The id of the operation in the path. Raises Problem when it cannot be one."""
+    text = request.path_params["operationId"]
+    if not _ID.fullmatch(text):
+        raise operation_not_found()
+    return UUID(text)
+
+
 def job_id(request: Request) -> UUID:
     """The id of the job in the path. Raises Problem when it cannot be one."""
     text = request.path_params["jobId"]
@@ -131,6 +146,10 @@ def schedule_not_found() -> Problem:
 
 def key_not_found() -> Problem:
     return Problem(problems.KEY_NOT_FOUND, "there is no key of this id here")
+
+
+def operation_not_found() -> Problem:
+    return Problem(problems.OPERATION_NOT_FOUND, "the company has no operation of this id")
 
 
 def job_not_found() -> Problem:

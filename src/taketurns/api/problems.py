@@ -126,6 +126,12 @@ SCHEDULE_NOT_FOUND = Kind(
 KEY_NOT_FOUND = Kind(
     "key_not_found", 404, "There is no such key", "Check the key's id, and whether it is a company's or an operator's."
 )
+OPERATION_NOT_FOUND = Kind(
+    "operation_not_found",
+    404,
+    "The company has no such operation",
+    "Check the operation's id and the company's. Operations are forgotten 30 days after their end.",
+)
 JOB_NOT_FOUND = Kind(
     "job_not_found",
     404,

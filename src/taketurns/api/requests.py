@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from uuid import UUID
 
 from pydantic import (
     AfterValidator,
@@ -58,6 +59,7 @@ TypeName = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.TYPE_LENGTH, pattern=f"^{registry.TYPE_NAME.pattern}$")
 ]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=limits.TAG_LENGTH, pattern=f"^{registry.TAG.pattern}$")]
+ErrorFingerprint = Annotated[str, StringConstraints(pattern="^[0-9a-f]{16}$")]
 QueueName = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.QUEUE_LENGTH, pattern=f"^{registry.QUEUE_NAME.pattern}$")
 ]
@@ -420,6 +422,85 @@ class RotateKey(Body):
     )
 
 
+class RescheduleTask(Body):
+    """When a task that waits is to run instead."""
+
+    run_after: Moment = Field(alias="runAfter", description="Not before this time.")
+
+
+class OperationFilter(Body):
+    """Which of the company's tasks, of those that were created before the operation. At least one of these."""
+
+    status: Annotated[list[Annotated[Status, Field(strict=False)]], Field(max_length=6)] = Field(
+        default_factory=list,
+        description="One or several statuses. If left out: for cancel those that have not ended, for retry failed, for"
+        " reschedule scheduled and pending, for delete those that have ended.",
+    )
+    type: Annotated[list[TypeName], Field(max_length=limits.TYPES_IN_QUERY)] = Field(default_factory=list)
+    tag: Annotated[list[Tag], Field(max_length=limits.TAGS_MAX)] = Field(
+        default_factory=list, description="Tasks that have them all."
+    )
+    created_after: Omittable[Moment] = Field(None, alias="createdAfter")
+    created_before: Omittable[Moment] = Field(None, alias="createdBefore")
+    error_fingerprint: Omittable[ErrorFingerprint] = Field(
+        None, alias="errorFingerprint", description="Of failed tasks: the fingerprint of a group of /failures."
+    )
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if not (self.status or self.type or self.tag or self.created_after or self.created_before):
+            if self.error_fingerprint is None:
+                raise PydanticCustomError("empty_filter", "must say something: name the statuses to have all tasks")
+        elif self.error_fingerprint is not None and set(self.status) - {Status.FAILED}:
+            raise PydanticCustomError("not_failed", "errorFingerprint is of failed tasks: name no other status with it")
+        return self
+
+
+class CreateOperation(Body):
+    """One change of many tasks: of those named, or of those that a filter names."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"kind": "cancel", "filter": {"type": ["send_email"], "tag": ["campaign-7"]}, "dryRun": True},
+                {"kind": "retry", "filter": {"errorFingerprint": "9f86d081884c7d65"}, "rate": 5},
+            ]
+        }
+    )
+
+    kind: Literal["cancel", "retry", "reschedule", "delete"] = Field(
+        description="What becomes of each task, as if it were done to it alone. delete is of tasks that have ended."
+    )
+    task_ids: Omittable[
+        Annotated[list[Annotated[UUID, Field(strict=False)]], Field(min_length=1, max_length=limits.OPERATION_TASKS)]
+    ] = Field(None, alias="taskIds", description="These tasks. Not together with filter.")
+    filter: Omittable[OperationFilter] = Field(None, description="The tasks that it names. Not together with taskIds.")
+    run_after: Omittable[Moment] = Field(None, alias="runAfter", description="For reschedule: not before this time.")
+    rate: Omittable[Annotated[float, Field(gt=0, le=limits.OPERATION_RATE_MAX)]] = Field(
+        None, description="Most tasks to change in a second."
+    )
+    dry_run: bool = Field(False, alias="dryRun", description="Change nothing and tell how many tasks there are.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.task_ids is None) == (self.filter is None):
+            raise PydanticCustomError("which_tasks", "send either taskIds or filter")
+        if (self.run_after is not None) != (self.kind == "reschedule"):
+            raise PydanticCustomError("which_time", "runAfter is for reschedule, which needs it")
+        return self
+
+
+class FailureQuery(BaseModel):
+    """Which groups of failed tasks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(limits.PAGE_DEFAULT, ge=1, le=limits.PAGE_MAX)
+    after: Omittable[str] = Field(
+        None, max_length=limits.TYPE_LENGTH + 20, description="The `id` of the last group of the page before."
+    )
+
+
 class ProcessTasks(Body):
     """How much a pass of processing is to do."""
 
@@ -464,6 +545,9 @@ class TaskQuery(Query):
     )
     tag: list[Tag] = Field(
         default_factory=list, max_length=limits.TAGS_MAX, description="One or several tags: tasks that have them all."
+    )
+    error_fingerprint: Omittable[ErrorFingerprint] = Field(
+        None, alias="errorFingerprint", description="Failed tasks of one cause: see /failures."
     )
     created_after: Omittable[Moment] = Field(None, alias="createdAfter", description="Created later than this.")
     created_before: Omittable[Moment] = Field(None, alias="createdBefore", description="Created earlier than this.")
@@ -513,5 +597,7 @@ BODIES: Final = (
     PutPause,
     CreateSchedule,
     ChangeSchedule,
+    CreateOperation,
+    RescheduleTask,
     ProcessTasks,
 )

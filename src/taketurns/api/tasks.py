@@ -17,7 +17,7 @@ from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import Parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
-from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, TaskQuery
+from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, RescheduleTask, TaskQuery
 from taketurns.engine import limits
 from taketurns.engine.errors import IdempotencyConflict, Unavailable, UniqueKeyTaken
 from taketurns.engine.key import Role, Scope
@@ -146,6 +146,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
         statuses=frozenset(query.status),
         types=frozenset(query.type),
         tags=frozenset(query.tag),
+        error_fingerprint=query.error_fingerprint,
         created_after=query.created_after,
         created_before=query.created_before,
         oldest_first=query.sort == "createdAt",
@@ -156,6 +157,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
         sorted(wanted.statuses),
         sorted(wanted.types),
         sorted(wanted.tags),
+        query.error_fingerprint,
         query.created_after,
         query.created_before,
     )
@@ -257,6 +259,46 @@ async def retry_task(request: Request) -> Response:
     return _send(record)
 
 
+@router.post(
+    paths.TASK + "/reschedule",
+    response_model=answers.TaskBody,
+    responses=documented(*problems.IN_BODY, problems.TASK_NOT_FOUND, problems.INVALID_STATE),
+    openapi_extra=body_of(RescheduleTask),
+)
+@needs(key=Scope.TASKS_WRITE, operator=Role.OPERATOR)
+async def reschedule_task(request: Request) -> Response:
+    """Put a task that waits off to a time, or bring it forward."""
+    lists.refuse_query(request)
+    given, company, task = parts(request), paths.company(request), paths.task_id(request)
+    body = await bodies.read(request, RescheduleTask)
+    status = await given.broker.reschedule(str(company), task, run_after=body.run_after)
+    if status not in {Status.SCHEDULED, Status.PENDING, None}:
+        raise Problem(problems.INVALID_STATE, f"the task is {status}: only one that waits can be rescheduled")
+    record = await _task(given, company, task)
+    await audit.note(request, Action.RESCHEDULE_TASK, target=task, company_id=record.company_id)
+    return _send(record)
+
+
+@router.delete(
+    paths.TASK,
+    status_code=204,
+    response_description="The task is forgotten.",
+    responses=documented(*_OF_ONE, problems.INVALID_STATE),
+)
+@needs(key=Scope.TASKS_WRITE, operator=Role.OPERATOR)
+async def delete_task(request: Request) -> Response:
+    """Forget a task that has ended, before its retention has."""
+    lists.refuse_query(request)
+    given, company, task = parts(request), paths.company(request), paths.task_id(request)
+    status = await given.broker.delete(str(company), task)
+    if status is None:
+        raise paths.task_not_found()
+    if not status.is_terminal:
+        raise Problem(problems.INVALID_STATE, f"the task is {status}: cancel it, or let it end, first")
+    await audit.note(request, Action.DELETE_TASK, target=task, company_id=await paths.company_id(request))
+    return Response(status_code=204)
+
+
 async def _waited(
     request: Request, record: TaskRecord, told: dict[str, str], *, for_any_change: bool = False
 ) -> TaskRecord:
@@ -306,6 +348,7 @@ def _created(new: NewTask, made: Enqueued, request: Request) -> TaskRecord:
         finished_at=None,
         result=None,
         error=None,
+        error_fingerprint=None,
         status=made.status,
         run_after=made.run_after,
         started_at=None,

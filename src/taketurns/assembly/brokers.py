@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Final
 
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.operations.carrying import Carrying
 from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
@@ -59,6 +61,11 @@ def make_database(
 def make_ticking(broker: PostgresBroker) -> Ticking:
     """What makes the tasks of schedules on the broker's database, and has it wake workers for them."""
     return Ticking(broker.database, announce=broker.notifier.announce)
+
+
+def make_carrying(broker: PostgresBroker, *, now: Callable[[], datetime | None] = lambda: None) -> Carrying:
+    """What carries operations on in the broker's database, and has it wake workers for what runs again."""
+    return Carrying(broker.database, announce=broker.notifier.announce, now=now)
 
 
 async def close(broker: PostgresBroker) -> None:

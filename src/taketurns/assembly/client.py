@@ -10,7 +10,7 @@ from typing import Self
 from uuid import UUID
 
 from taketurns.assembly import background
-from taketurns.assembly.brokers import close, make_broker, make_ticking
+from taketurns.assembly.brokers import close, make_broker, make_carrying, make_ticking
 from taketurns.assembly.inline import Inline
 from taketurns.assembly.schedule import Declared
 from taketurns.assembly.state import TaskState
@@ -140,7 +140,7 @@ class Client:
                 name=name or self.settings.worker_name or "",
                 limit=limit,
                 drains=drains,
-                duties=[Tally(broker.database)],
+                duties=[Tally(broker.database), make_carrying(broker, now=self.now)],
                 budgets=PostgresBudgets(broker.database, now=self.now),
             )
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from taketurns.assembly.application import Taketurns
-from taketurns.assembly.brokers import close, make_broker, make_database, make_ticking
+from taketurns.assembly.brokers import close, make_broker, make_carrying, make_database, make_ticking
 from taketurns.brokers.postgres.heartbeats import Heartbeats
 from taketurns.companies.following import Following
 from taketurns.companies.pauses import EndPauses
@@ -104,7 +104,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
             ticking=make_ticking(broker),
             keep_completed=timedelta(days=settings.keep_completed_days),
             keep_stopped=timedelta(days=settings.keep_stopped_days),
-            duties=[Tally(broker.database), EndPauses(broker.database)],
+            duties=[Tally(broker.database), EndPauses(broker.database), make_carrying(broker)],
         )
     finally:
         await close(broker)

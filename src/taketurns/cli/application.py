@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -24,6 +25,8 @@ keys = typer.Typer(name="keys", help="Keys to the API, of companies and of opera
 app.add_typer(keys)
 heartbeat = typer.Typer(name="heartbeat", help="When workers and passes were last heard of.", no_args_is_help=True)
 app.add_typer(heartbeat)
+operations = typer.Typer(name="operations", help="One change of many tasks of a company.", no_args_is_help=True)
+app.add_typer(operations)
 
 App = Annotated[
     str | None,
@@ -315,3 +318,65 @@ def check_heartbeats(
 
     max_age_seconds = _seconds(max_age, "--max-age", most="36500d")
     raise typer.Exit(heartbeats.check(settings_with(), max_age_seconds=max_age_seconds, name=name, as_json=as_json))
+
+
+@operations.command("create")
+def create_operation(
+    company: Annotated[str, typer.Argument(help="Id or slug.")],
+    kind: Annotated[str, typer.Argument(help="cancel, retry, reschedule or delete.")],
+    *,
+    status: Annotated[list[str] | None, typer.Option(help="Tasks of this status; may be given again.")] = None,
+    type: Annotated[list[str] | None, typer.Option(help="Tasks of this type; may be given again.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tasks with this tag, and all others given.")] = None,
+    created_after: Annotated[str | None, typer.Option(help="Tasks created later: 2026-01-31T12:00:00Z.")] = None,
+    created_before: Annotated[str | None, typer.Option(help="Tasks created earlier.")] = None,
+    error_fingerprint: Annotated[str | None, typer.Option(help="Failed tasks of one cause.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="This task, whatever the filters; may be given again.")] = None,
+    run_after: Annotated[str | None, typer.Option(help="For reschedule: not before this time.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Most tasks to change in a second.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many tasks there are.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change many tasks. Workers do it, in steps; tasks that come later are left alone."""
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from taketurns.api.changes import new_operation  # noqa: PLC0415
+    from taketurns.api.requests import CreateOperation  # noqa: PLC0415
+    from taketurns.cli import operations as many  # noqa: PLC0415
+
+    filters = {
+        "status": status,
+        "type": type,
+        "tag": tag,
+        "createdAfter": created_after,
+        "createdBefore": created_before,
+        "errorFingerprint": error_fingerprint,
+    }
+    named = {name: value for name, value in filters.items() if value}
+    told = {"kind": kind, "taskIds": task or None, "filter": named or None, "runAfter": run_after, "rate": rate}
+    try:
+        body = CreateOperation.model_validate({name: value for name, value in told.items() if value is not None})
+    except ValidationError as error:
+        for wrong in error.errors(include_url=False, include_input=False):
+            typer.echo(f"{'.'.join(map(str, wrong['loc'])) or 'which tasks'}: {wrong['msg']}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(many.create(settings_with(), company, new_operation(body), dry_run=dry_run, as_json=as_json))
+
+
+@operations.command("list")
+def list_operations(company: Annotated[str, typer.Argument(help="Id or slug.")], *, as_json: AsJson = False) -> None:
+    """Print the last operations of a company."""
+    from taketurns.cli import operations as many  # noqa: PLC0415
+
+    raise typer.Exit(many.show(settings_with(), company, as_json=as_json))
+
+
+@operations.command("abort")
+def abort_operation(
+    company: Annotated[str, typer.Argument(help="Id or slug.")],
+    operation: Annotated[UUID, typer.Argument(help="The operation's id.")],
+) -> None:
+    """End an operation early; what it has changed stays so."""
+    from taketurns.cli import operations as many  # noqa: PLC0415
+
+    raise typer.Exit(many.abort(settings_with(), company, operation))

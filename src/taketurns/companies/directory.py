@@ -41,6 +41,8 @@ _HISTORY: Final = (
     ("idempotency_keys", "key"),
     ("unique_keys", "key"),
     ("task_tags", "task_id"),
+    ("operation_tasks", "task_id"),
+    ("operations", "id"),
     ("tasks", "id"),
     ("quota_changes", "hour_starts_at"),
     ("job_reservations", "job_id"),

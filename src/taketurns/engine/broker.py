@@ -157,3 +157,17 @@ class Broker(Protocol):
         A quiet yield of no id says that the line is alive; the iterator ends when the line is lost.
         """
         ...
+
+
+class DurableBroker(Broker, Protocol):
+    """A broker whose tasks stay until they are forgotten, and wait for long."""
+
+    async def reschedule(
+        self, company: str, task_id: UUID, *, run_after: datetime, at: datetime | None = None
+    ) -> Status | None:
+        """Put a task that waits off to a time, or bring it forward; answers the status it had, or None."""
+        ...
+
+    async def delete(self, company: str, task_id: UUID) -> Status | None:
+        """Forget a task that has ended; answers the status it had, or None."""
+        ...

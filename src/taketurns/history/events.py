@@ -29,6 +29,7 @@ _LEADS_TO: Final = {
     "requeued": Status.PENDING,
     "retried": Status.SCHEDULED,
     "deferred": Status.SCHEDULED,
+    "rescheduled": Status.SCHEDULED,
     "completed": Status.COMPLETED,
     "failed": Status.FAILED,
     "cancelled": Status.CANCELLED,

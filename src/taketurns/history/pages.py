@@ -49,6 +49,7 @@ class Shape:
     statuses: frozenset[Status]
     types: int
     tags: int
+    has_error: bool
     has_times: bool
     oldest_first: bool
 
@@ -56,8 +57,8 @@ class Shape:
 def statement(shape: Shape, columns: Sequence[SQLColumnExpression[Any]]) -> AnySelect:
     """Rows of (end of what was looked at, *columns), at least one if the company exists.
 
-    Parameters: company, type_0 and tag_0 and so on, low, high (exclusive ids), created_after, created_before, most,
-    skip, reach (the sum of those two).
+    Parameters: company, type_0 and tag_0 and so on, error_fingerprint, low, high (exclusive ids), created_after,
+    created_before, most, skip, reach (the sum of those two).
     """
     company = owner(is_id=shape.is_id)
     company_id = select(company.c.id).scalar_subquery()
@@ -163,6 +164,8 @@ def _scans(shape: Shape, company_id: ColumnElement[UUID]) -> Iterator[_Scan]:
         match status:
             case Status.SCHEDULED | Status.PENDING | Status.PROCESSING:
                 yield _scan_of_places(shape, company_id, status)
+            case Status.FAILED if shape.has_error and shape.types:
+                yield from _scans_of_failures(shape, company_id)
             case Status.FAILED | Status.CANCELLED:
                 yield _scan_of_stopped(shape, company_id, status)
             case Status.COMPLETED:
@@ -188,7 +191,7 @@ def _scan_of_tag(shape: Shape, company_id: ColumnElement[UUID]) -> _Scan:
     entries = select(TaskTag.task_id.label("id")).where(
         TaskTag.company_id == company_id, TaskTag.tag == first, *_between(TaskTag.task_id)
     )
-    rest = [*_is_of_types(shape, Task.type), *_created_between(shape)]
+    rest = [*_is_of_types(shape, Task.type), *_has_error(shape), *_created_between(shape)]
     rest += [other == any_(Task.tags) for other in others]
     if has_statuses := shape.statuses not in (frozenset(), frozenset(Status)):
         rest.append(or_(*(places.status() == status.value for status in sorted(shape.statuses))))
@@ -203,7 +206,21 @@ def _scan_of_stopped(shape: Shape, company_id: ColumnElement[UUID], status: Stat
     entries = select(Task.id.label("id")).where(
         Task.company_id == company_id, *_between(Task.id), Task.stopped_as == status.value
     )
-    return _Scan(status, entries, Task.id.expression, [*_is_of_types(shape, Task.type), *_created_between(shape)])
+    rest = [*_is_of_types(shape, Task.type), *_has_error(shape), *_created_between(shape)]
+    return _Scan(status, entries, Task.id.expression, rest)
+
+
+def _scans_of_failures(shape: Shape, company_id: ColumnElement[UUID]) -> Iterator[_Scan]:
+    """Live on tasks_failures_idx, once for each type."""
+    for number, type in enumerate(_types(shape)):
+        entries = select(Task.id.label("id")).where(
+            Task.company_id == company_id,
+            *_between(Task.id),
+            Task.stopped_as == Status.FAILED.value,
+            Task.type == type,
+            *_has_error(shape),
+        )
+        yield _Scan(f"failed_{number}", entries, Task.id.expression, [*_created_between(shape)])
 
 
 def _scan_of_places(shape: Shape, company_id: ColumnElement[UUID], status: Status) -> _Scan:
@@ -223,6 +240,11 @@ def _types(shape: Shape) -> list[BindParameter[str]]:
 def _is_of_types(shape: Shape, column: Any) -> Iterator[ColumnElement[bool]]:
     if shape.types:
         yield column.in_(_types(shape))
+
+
+def _has_error(shape: Shape) -> Iterator[ColumnElement[bool]]:
+    if shape.has_error:
+        yield Task.error_fingerprint == bindparam("error_fingerprint", type_=Text())
 
 
 def _between(id: Any) -> Iterator[ColumnElement[bool]]:

@@ -48,6 +48,7 @@ class TaskRecord:
     finished_at: datetime | None
     result: str | None
     error: str | None
+    error_fingerprint: str | None
     status: Status
     run_after: datetime
     started_at: datetime | None
@@ -79,6 +80,7 @@ COLUMNS: Final = (
     Task.finished_at,
     cast(Task.result, Text).label("result"),
     Task.error,
+    Task.error_fingerprint,
     *places.columns(),
 )
 
@@ -91,6 +93,7 @@ class Filter:
     statuses: frozenset[Status] = frozenset()
     types: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
+    error_fingerprint: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
     oldest_first: bool = False
@@ -102,6 +105,14 @@ class Page:
 
     tasks: list[TaskRecord] = field(default_factory=list)
     next_after: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """The ids of some tasks, and the one to go on after when there may be more."""
+
+    ids: list[UUID]
+    next_after: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +155,19 @@ async def page(
     return _page(rows, limit=limit, oldest_first=wanted.oldest_first) if rows else None
 
 
+async def ids(database: Database, company_id: UUID, wanted: Filter, *, limit: int, after: UUID | None = None) -> Ids:
+    """The same as `page`, of the ids alone; of a company that is gone, none."""
+    query, constants = _ids_statement(database.schema, _shape(company_id, wanted))
+    bounds = {"most": limit + 1, "skip": 0, "reach": limit + 1}
+    parameters = constants | _parameters(company_id, wanted, after=after) | bounds
+    rows = await reading.rows(database, query, parameters)
+    end: UUID | None = rows[0][0] if rows else None
+    found = [id for _, id in rows if id is not None]
+    if end is not None:
+        found = [id for id in found if (id <= end if wanted.oldest_first else id >= end)]
+    return Ids(found[:limit], found[limit - 1]) if len(found) > limit else Ids(found, end)
+
+
 async def total(database: Database, company: UUID | str, wanted: Filter, *, exactly: bool) -> Total:
     """How many tasks of the company the filter names: counted up to a bound, or exactly if that takes little time."""
     shape = _shape(company, wanted)
@@ -167,12 +191,18 @@ async def _counted(
 def _shape(company: UUID | str, wanted: Filter) -> pages.Shape:
     return pages.Shape(
         is_id=isinstance(company, UUID),
-        statuses=wanted.statuses,
+        statuses=_statuses(wanted),
         types=len(wanted.types),
         tags=len(wanted.tags),
+        has_error=wanted.error_fingerprint is not None,
         has_times=wanted.created_after is not None or wanted.created_before is not None,
         oldest_first=wanted.oldest_first,
     )
+
+
+def _statuses(wanted: Filter) -> frozenset[Status]:
+    """Only what has failed has the fingerprint of an error."""
+    return wanted.statuses if wanted.error_fingerprint is None else frozenset({Status.FAILED})
 
 
 def _parameters(company: UUID | str, wanted: Filter, *, after: UUID | None) -> dict[str, Any]:
@@ -181,6 +211,7 @@ def _parameters(company: UUID | str, wanted: Filter, *, after: UUID | None) -> d
         "company": company,
         **{f"type_{number}": type for number, type in enumerate(wanted.types)},
         **{f"tag_{number}": tag for number, tag in enumerate(sorted(wanted.tags))},
+        "error_fingerprint": wanted.error_fingerprint,
         "low": low,
         "high": high,
         "created_after": wanted.created_after or _BEGINNING,
@@ -241,3 +272,8 @@ def _count_statement(schema: str, shape: pages.Shape, *, is_bounded: bool) -> tu
 @lru_cache(maxsize=1024)
 def _page_statement(schema: str, shape: pages.Shape) -> tuple[str, dict[str, Any]]:
     return compile_statement(schema, pages.statement(shape, COLUMNS))
+
+
+@lru_cache(maxsize=256)
+def _ids_statement(schema: str, shape: pages.Shape) -> tuple[str, dict[str, Any]]:
+    return compile_statement(schema, pages.statement(shape, [Task.id]))

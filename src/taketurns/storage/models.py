@@ -130,6 +130,14 @@ class Task(Base):
             "reserved_at",
             postgresql_where=text("reserved_at is not null"),
         ),
+        Index(
+            "tasks_failures_idx",
+            "company_id",
+            "type",
+            "error_fingerprint",
+            "id",
+            postgresql_where=text("stopped_as = 'failed'"),
+        ),
     )
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -156,6 +164,7 @@ class Task(Base):
     worker_id: Mapped[UUID | None]
     result: Mapped[Any | None] = mapped_column(JSONB)
     error: Mapped[str | None]
+    error_fingerprint: Mapped[str | None]
     reserved_at: Mapped[datetime | None]
 
 
@@ -391,6 +400,59 @@ class TaskTag(Base):
     task_id: Mapped[UUID] = mapped_column(primary_key=True)
 
 
+class Operation(Base):
+    """One change of many tasks, on its way. It is carried on by whoever takes it when `next_step_at` has come.
+
+    First it looks for what its filter names, from `looked_to` on, until it `is_matched`; then those tasks are changed.
+    `statuses` are those that a task must still have then.
+    """
+
+    __tablename__ = "operations"
+    __table_args__ = (
+        CheckConstraint("kind in ('cancel', 'retry', 'reschedule', 'delete')", name="kind"),
+        CheckConstraint("rate > 0", name="rate"),
+        Index("operations_next_step_at_idx", "next_step_at", postgresql_where=text("finished_at is null")),
+        Index("operations_finished_at_idx", "finished_at", postgresql_where=text("finished_at is not null")),
+        Index(
+            "operations_company_id_idempotency_key_key",
+            "company_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key is not null"),
+        ),
+    )
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    filter: Mapped[dict[str, Any]]
+    statuses: Mapped[list[str] | None]
+    run_after: Mapped[datetime | None]
+    rate: Mapped[float | None] = mapped_column(Double)
+    idempotency_key: Mapped[str | None]
+    fingerprint: Mapped[bytes | None] = mapped_column(LargeBinary)
+    looked_to: Mapped[UUID | None]
+    is_matched: Mapped[bool]
+    matched: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    done: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    skipped: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
+    next_step_at: Mapped[datetime]
+    created_at: Mapped[datetime]
+    aborted_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class OperationTask(Base):
+    """A task that an operation is to change, or has changed and not counted yet: then `outcome` says how that went."""
+
+    __tablename__ = "operation_tasks"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    operation_id: Mapped[UUID] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
+    outcome: Mapped[str | None]
+
+
 class Watch(Base):
     """A task whose moves are told while somebody waits for them; see watch.sql. Nothing is lost with these rows."""
 
@@ -606,6 +668,8 @@ __all__ = [
     "JobReservation",
     "Line",
     "Look",
+    "Operation",
+    "OperationTask",
     "Pause",
     "PendingTask",
     "ProcessingTask",

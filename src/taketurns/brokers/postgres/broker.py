@@ -194,6 +194,18 @@ class PostgresBroker:
             self.notifier.announce((queue,))
         return Status(status) if status else None
 
+    async def reschedule(
+        self, company: str, task_id: UUID, *, run_after: datetime, at: datetime | None = None
+    ) -> Status | None:
+        """Put a task that waits off to a time, or bring it forward; answers the status it had, or None."""
+        ((status,),) = await self.database.of(company).call("reschedule", company, task_id, run_after, at)
+        return Status(status) if status else None
+
+    async def delete(self, company: str, task_id: UUID) -> Status | None:
+        """Forget a task that has ended; answers the status it had, or None."""
+        ((status,),) = await self.database.of(company).call("delete_task", company, task_id)
+        return Status(status) if status else None
+
     async def prune(
         self,
         *,

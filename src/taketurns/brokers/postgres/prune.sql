@@ -1,5 +1,5 @@
 -- Forget finished tasks that were kept long enough, at most `most` of them, with their events; expired keys;
--- and watches that are over.
+-- and watches that are over; and operations that ended 30 days ago.
 -- Safe because pruners skip each other's rows, and only finished rows are looked at.
 -- Lives on tasks_finished_at_idx (BRIN: it names the blocks that may hold old rows),
 -- idempotency_keys_expires_at_idx and watches_until_idx.
@@ -57,6 +57,12 @@ begin
     ), unheard as (
         delete from heartbeats h
         where h.beat_at < moment - case h.kind when 'worker' then interval '7 days' else interval '90 days' end
+    ), over as (
+        delete from operations o
+        where o.ctid = any (array(
+            select x.ctid from operations x where x.finished_at < moment - interval '30 days'
+            order by x.finished_at limit most
+            for update skip locked))
     ), idle as (
         delete from budgets b
         where b.ctid = any (array(select x.ctid from budgets x where x.idle_at < moment limit most for update skip locked))

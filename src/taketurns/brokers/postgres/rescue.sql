@@ -56,10 +56,11 @@ begin
         update tasks t
         set finished_at = moment, started_at = l.claimed_at, stopped_as = 'failed', retry_count = l.retry_count,
             event_number = l.event_number + 1, worker_id = l.worker_id, reserved_at = null,
-            error = case when l.was_inline then 'caller lost: the process that ran this task was lost'
-                else rescue_error(max_rescues) end
+            error = l.error, error_fingerprint = error_fingerprint(l.error)
         from (
-            select l.*, x.reserved_at
+            select l.*, x.reserved_at,
+                case when l.was_inline then 'caller lost: the process that ran this task was lost'
+                    else rescue_error(max_rescues) end as error
             from lost l join tasks x on x.company_id = l.company_id and x.id = l.task_id
             where l.fails
         ) l

@@ -47,7 +47,7 @@ begin
                 known.error);
             update tasks t
             set finished_at = null, stopped_as = null, started_at = null, worker_id = null, result = null,
-                error = null, retry_count = 0, event_number = known.event_number + 1,
+                error = null, error_fingerprint = null, retry_count = 0, event_number = known.event_number + 1,
                 reserved_at = case when has_quotas then moment end
             where t.company_id = owner and t.id = of_task;
             if known.reserved_at is not null then

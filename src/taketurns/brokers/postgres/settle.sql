@@ -47,6 +47,7 @@ as $$
         set finished_at = m.now, started_at = e.claimed_at, stopped_as = nullif(e.outcome, 'completed'),
             retry_count = e.retry_count, event_number = e.event_number + 1, worker_id = e.worker_id,
             result = e.result::jsonb, error = e.error,
+            error_fingerprint = case when e.outcome = 'failed' then error_fingerprint(coalesce(e.error, '')) end,
             reserved_at = case when e.outcome <> 'failed' then e.reserved_at end
         from (
             select e.*, x.row_id, x.reserved_at

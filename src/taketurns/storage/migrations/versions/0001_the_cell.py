@@ -222,6 +222,59 @@ def upgrade() -> None:
     )
     op.create_index("processing_tasks_claimed_at_idx", "processing_tasks", ["claimed_at"], unique=False)
     op.create_table(
+        "operations",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("filter", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("statuses", postgresql.ARRAY(sa.Text()), nullable=True),
+        sa.Column("run_after", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("rate", sa.Double(), nullable=True),
+        sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("fingerprint", sa.LargeBinary(), nullable=True),
+        sa.Column("looked_to", sa.Uuid(), nullable=True),
+        sa.Column("is_matched", sa.Boolean(), nullable=False),
+        sa.Column("matched", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("done", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("skipped", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("next_step_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("aborted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint("kind in ('cancel', 'retry', 'reschedule', 'delete')", name=op.f("operations_kind_check")),
+        sa.CheckConstraint("rate > 0", name=op.f("operations_rate_check")),
+        sa.PrimaryKeyConstraint("company_id", "id", name=op.f("operations_pkey")),
+    )
+    op.create_index(
+        "operations_next_step_at_idx",
+        "operations",
+        ["next_step_at"],
+        unique=False,
+        postgresql_where=sa.text("finished_at is null"),
+    )
+    op.create_index(
+        "operations_finished_at_idx",
+        "operations",
+        ["finished_at"],
+        unique=False,
+        postgresql_where=sa.text("finished_at is not null"),
+    )
+    op.create_index(
+        "operations_company_id_idempotency_key_key",
+        "operations",
+        ["company_id", "idempotency_key"],
+        unique=True,
+        postgresql_where=sa.text("idempotency_key is not null"),
+    )
+    op.create_table(
+        "operation_tasks",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("task_id", sa.Uuid(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("company_id", "operation_id", "task_id", name=op.f("operation_tasks_pkey")),
+    )
+    op.create_table(
         "quota_changes",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("hour_starts_at", sa.DateTime(timezone=True), nullable=False),
@@ -391,6 +444,7 @@ def upgrade() -> None:
         sa.Column("worker_id", sa.Uuid(), nullable=True),
         sa.Column("result", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("error_fingerprint", sa.Text(), nullable=True),
         sa.Column("reserved_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("stopped_as in ('failed', 'cancelled')", name=op.f("tasks_stopped_as_check")),
         sa.CheckConstraint(
@@ -415,6 +469,13 @@ def upgrade() -> None:
         ["company_id", "reserved_at"],
         unique=False,
         postgresql_where=sa.text("reserved_at is not null"),
+    )
+    op.create_index(
+        "tasks_failures_idx",
+        "tasks",
+        ["company_id", "type", "error_fingerprint", "id"],
+        unique=False,
+        postgresql_where=sa.text("stopped_as = 'failed'"),
     )
     op.create_index("tasks_finished_at_idx", "tasks", ["finished_at"], unique=False, postgresql_using="brin")
     op.create_table(
@@ -560,6 +621,8 @@ def downgrade() -> None:
     op.drop_table("rotations")
     op.drop_table("quota_usage")
     op.drop_table("quota_changes")
+    op.drop_table("operation_tasks")
+    op.drop_table("operations")
     op.drop_table("processing_tasks")
     op.drop_table("pending_tasks")
     op.drop_table("pauses")
