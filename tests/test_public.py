@@ -36,6 +36,7 @@ from taketurns import (
     UnknownCompany,
 )
 from taketurns.engine import limits
+from taketurns.engine.errors import Busy
 
 ACME = uuid.UUID("01890000-0000-7000-8000-000000000001")
 
@@ -587,6 +588,25 @@ async def test_a_refusal_leaves_the_callers_transaction_usable(
         await done(holder.commit())
     assert ledger.invoices() == [7]
     assert len(stored()) == 1
+
+
+@pytest.mark.parametrize("opened", SYNC + ASYNC)
+async def test_a_long_transaction_of_somebody_else_is_told_as_such(
+    opened: Opened, tt: Taketurns, database_url: str, stored: Stored
+) -> None:
+    handler = greeter(tt)
+    with psycopg.connect(database_url, autocommit=True) as owner, psycopg.connect(database_url) as long:
+        owner.execute("alter function taketurns.join_rotation set lock_timeout = '50ms'")
+        await handler.enqueue("acme", name="Ada", connection=long)
+        async with opened(database_url) as transaction:
+            (holder,) = transaction.values()
+            with pytest.raises(Busy, match="roll back and try again"):
+                await handler.enqueue("acme", name="Bob", **transaction)
+            await done(holder.rollback())
+            long.rollback()
+            await handler.enqueue("acme", name="Bob", **transaction)
+            await done(holder.commit())
+    assert [row["payload"] for row in stored()] == [{"name": "Bob"}]
 
 
 @pytest.mark.parametrize("opened", SYNC)

@@ -13,15 +13,16 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, cast
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, errors
 from psycopg.rows import tuple_row
 from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
 from taketurns.brokers.postgres.broker import enqueue_arguments, enqueued_tasks
 from taketurns.brokers.postgres.wakeups import channel
-from taketurns.engine.errors import InvalidOption, UnknownCompany
+from taketurns.engine.errors import Busy, InvalidOption, UnknownCompany
 from taketurns.engine.task import Enqueued, NewTask, OnConflict
 from taketurns.storage.database import Row
 
@@ -87,8 +88,9 @@ async def enqueue_in(
 ) -> list[Enqueued]:
     """Enqueue in the transaction that is open on `transaction`; nothing is awaited when that `is_sync`.
 
-    Raises UnknownCompany, IdempotencyConflict, UniqueKeyTaken, QuotaExceeded and QuotaBusy: each leaves the transaction
-    as it was; and InvalidOption for a task that would replace another, whose place would be locked until the end of it.
+    Raises UnknownCompany, IdempotencyConflict, UniqueKeyTaken, QueueFull, QuotaExceeded and QuotaBusy: each leaves the
+    transaction as it was; Busy when another one keeps what this one needs for too long: then this one can only be
+    rolled back; and InvalidOption for a task that would replace another, whose place would be locked until the end.
     """
     if any(task.unique is not None and task.unique.on_conflict is OnConflict.REPLACE for task in tasks):
         raise InvalidOption("on_conflict", "cannot be replace in a transaction of yours: enqueue it by itself")
@@ -96,10 +98,15 @@ async def enqueue_in(
         company, tasks, key_lifetime=key_lifetime, request_id=request_id, traceparent=traceparent, at=at
     )
     values = dict(zip(("company", *PARAMETERS), arguments, strict=True)) | {"channel": channel(schema)}
-    if isinstance(transaction, Connection | AsyncConnection):
-        rows = await _run_on_psycopg(transaction, schema, values)
-    else:
-        rows = await _run_on_sqlalchemy(transaction, schema, values)
+    try:
+        if isinstance(transaction, Connection | AsyncConnection):
+            rows = await _run_on_psycopg(transaction, schema, values)
+        else:
+            rows = await _run_on_sqlalchemy(transaction, schema, values)
+    except (errors.LockNotAvailable, DBAPIError) as error:
+        if _sqlstate(error) != errors.LockNotAvailable.sqlstate:
+            raise
+        raise Busy("another transaction kept what this one needs too long: roll back and try again later") from error
     if not rows:
         raise UnknownCompany(company)
     return enqueued_tasks([row[:-1] for row in rows], of=len(tasks))
@@ -117,6 +124,12 @@ async def _run_on_psycopg(
 async def _run_on_sqlalchemy(holder: Any, schema: str, values: Mapping[str, Any]) -> list[Row]:
     result = await _awaited(holder.execute(text(_statement(schema, placeholder=":{}")), values))
     return [tuple(row) for row in result]
+
+
+def _sqlstate(error: errors.Error | DBAPIError) -> str | None:
+    """The server's code for an error, as each driver keeps it."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None)
 
 
 async def _awaited(value: Any) -> Any:
