@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from taketurns import telemetry
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.companies import directory
 from taketurns.companies.directory import Company
 from taketurns.history import figures
 from taketurns.storage.database import Database
@@ -171,3 +172,17 @@ async def test_a_scrape_leaves_the_event_loop_to_others(  # fault 160
             requests += 1
         await scraping
     assert requests > 5  # one that held the loop would have let at most two through
+
+
+async def test_the_companies_with_the_most_tasks_are_named_and_never_more_than_ten(
+    client: AsyncClient, database: Database, acme: Company, broker: PostgresBroker
+) -> None:
+    for number in range(12):
+        company = await directory.create(database, name=f"Company {number}", slug=f"company-{number}")
+        for _ in range(number + 1):
+            await client.post(f"/companies/{company.id}/tasks", json={"type": "anything"})
+    series = await scrape(client)
+    told = {
+        dict(labels)["company"]: count for (name, labels), count in series.items() if name == "company_waiting_tasks"
+    }
+    assert told == {f"company-{number}": number + 1 for number in range(2, 12)} | {"_other": 3}

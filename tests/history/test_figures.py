@@ -99,3 +99,49 @@ async def test_the_walk_reads_heads_and_not_the_backlog(life: Life) -> None:
     assert len(scans) == 2  # the first head, and the next head after each
     assert all("rows=1" in line.replace("rows=1.00", "rows=1").split("actual")[1] or "rows=0" in line for line in scans)
     assert not any("Sort" in line and "pending" in line for line in plan)
+
+
+async def test_the_companies_with_the_most_tasks_are_told_and_the_others_together(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "COMPANIES_TOLD", 2)
+    for number in range(1, 5):
+        other = await directory.create(life.database, name=f"other {number}", slug=f"other-{number}")
+        await Life(life.database, life.broker, other.id).create(number)
+    await life.create(7)
+    found = await figures.read(life.database)
+    assert found.waiting == {"acme": 7, "other-4": 4, None: 6}
+    assert found.in_flight == {}
+    await life.claim(12)
+    found = await figures.read(life.database)
+    assert sum(found.waiting.values()) == 5
+    assert sum(found.in_flight.values()) == 12
+    assert len(found.in_flight) == 3
+
+
+async def test_backlogs_are_counted_to_a_bound_for_each_company_and_for_all(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "FEW", 5)
+    await life.create(60)
+    other = await directory.create(life.database, name="Other", slug="other")
+    await Life(life.database, life.broker, other.id).create(40)
+    assert (await figures.read(life.database)).waiting == {"acme": 60, "other": 40}
+    monkeypatch.setattr(figures, "MANY", 40)
+    assert (await figures.read(life.database)).waiting == {"acme": 20, "other": 20}
+    monkeypatch.setattr(figures, "CAP", 10)
+    assert (await figures.read(life.database)).waiting == {"acme": 10, "other": 10}
+    monkeypatch.setattr(figures, "COMPANIES_MOST", 1)
+    assert list((await figures.read(life.database)).waiting.values()) == [10]
+
+
+async def test_loads_are_walked_from_company_to_company_by_index(life: Life) -> None:
+    await life.create(300)
+    bounds = {"top": 10, "companies": 1000, "few": 100, "many": 1000, "most": 10_000}
+    async with life.database.transaction() as connection:
+        await connection.execute(figures._SETTINGS, (life.database.schema, "5000"))
+        cursor = await connection.execute(b"explain (analyze, format text) " + figures._LOADS, bounds)
+        plan = [line for (line,) in await cursor.fetchall()]
+    walks = [line for line in plan if "on pending_tasks" in line]
+    assert walks
+    assert all("pending_tasks_company_id_task_id_idx" in line for line in walks), "\n".join(plan)

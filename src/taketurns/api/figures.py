@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import psycopg
@@ -19,6 +19,7 @@ from taketurns.storage.database import Database
 
 FRESH_SECONDS: Final = 1.0
 READ_SECONDS: Final = 0.9
+OTHERS: Final = "_other"
 
 
 class QueueFigures(Collector):
@@ -70,9 +71,27 @@ class QueueFigures(Collector):
         for name, seconds in self._figures.heartbeat_ages.items():
             ages.add_metric([name], seconds)
         yield ages
+        told = (
+            f"of the {figures.COMPANIES_TOLD} companies that have the most, and of all others together as"
+            f" {OTHERS}, which no slug is"
+        )
+        yield _by_company(
+            "company_waiting_tasks",
+            f"Tasks that wait for a turn, {told}. At most {figures.CAP} of a company are counted, and less where many"
+            f" have that many; {figures.COMPANIES_MOST} companies are looked at.",
+            self._figures.waiting,
+        )
+        yield _by_company("company_in_flight_tasks", f"Tasks in the hands of workers, {told}.", self._figures.in_flight)
         yield GaugeMetricFamily(
             "oldest_eligible_pending_age_seconds",
             "How long the oldest pending task has been due, those of paused companies left out; 0 when there is none."
             f" Looked for at the heads of {figures.CAP} lines of (queue, company, priority) at most.",
             value=self._figures.oldest_eligible_seconds,
         )
+
+
+def _by_company(name: str, documentation: str, tasks: Mapping[str | None, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, documentation, labels=["company"])
+    for slug, count in tasks.items():
+        family.add_metric([slug or OTHERS], count)
+    return family
