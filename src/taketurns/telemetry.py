@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from enum import StrEnum
 from typing import Any, Final, Literal, TextIO
 
 import orjson
 import structlog
-from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, Metric, disable_created_metrics
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from taketurns.engine import waits
 
 
 class Event(StrEnum):
@@ -172,6 +176,38 @@ class SeriesByType:
     def __getitem__(self, name: str) -> TypeSeries:
         return self._series.get(name, self._unknown)
 
+
+class Waits(Collector):
+    """How long tasks had waited for their turns, in buckets that are counted elsewhere; every fourth is told."""
+
+    def __init__(self, name: str, documentation: str) -> None:
+        self._name, self._documentation = name, documentation
+        self._counts = {kind: [0] * waits.BUCKETS for kind in ("quiet", "noisy")}
+        self._seconds = dict.fromkeys(self._counts, 0.0)
+
+    def add(self, kind: Literal["quiet", "noisy"], counts: Sequence[int], seconds: float) -> None:
+        """Count waits by bucket, which took so many seconds in all."""
+        for bucket, count in enumerate(counts):
+            self._counts[kind][bucket] += count
+        self._seconds[kind] += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(self._name, self._documentation, labels=["kind"])
+        for kind, counts in self._counts.items():
+            told = [
+                (f"{waits.upper_seconds(bucket):g}", sum(counts[: bucket + 1]))
+                for bucket in range(0, waits.BUCKETS - 1, 4)
+            ]
+            family.add_metric([kind], [*told, ("+Inf", sum(counts))], self._seconds[kind])
+        yield family
+
+
+TASK_WAITS = Waits(
+    "task_wait_seconds",
+    "How long tasks had waited for their turns, of companies that are noisy (more than 100 of their tasks wait) and of"
+    " quiet ones; told every 10 s, of tasks that were not rescued.",
+)
+REGISTRY.register(TASK_WAITS)
 
 # What a line is about, for whoever logs while an attempt or a request is under way.
 about: ContextVar[Callable[[], Mapping[str, object]] | None] = ContextVar("about", default=None)

@@ -76,6 +76,7 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "getOwnTask",
             "getReady",
             "getSchedule",
+            "getStats",
             "getTask",
             "getUsage",
             "liftPause",

@@ -66,6 +66,7 @@ NEEDS: Final[dict[str, tuple[str | None, str | None]]] = {
     "deleteSchedule": ("schedules:write", "operator"),
     "getCompany": ("any", "viewer"),
     "getUsage": ("usage:read", "viewer"),
+    "getStats": ("usage:read", "viewer"),
     "createCompany": (None, "operator"),
     "listCompanies": (None, "viewer"),
     "changeCompany": (None, "operator"),
@@ -394,7 +395,7 @@ async def test_paths_without_a_company_are_of_the_key_s_and_lead_to_each_other(h
     assert made.json()["companyId"] == str(house.globex.id)
     assert made.headers["location"] == f"/tasks/{made.json()['id']}"
     seen = await house.client.get(made.headers["location"], headers=key)
-    assert seen.json() == made.json()
+    assert seen.json().items() >= made.json().items()
     await house.client.post("/tasks", headers=key, json={"type": "anything"})
     page = await house.client.get("/tasks?limit=1", headers=key)
     assert page.links["next"]["url"].startswith("/tasks?")

@@ -56,6 +56,8 @@ def test_every_command_and_option_is_explained() -> None:
         ["api"],
         ["worker"],
         ["doctor"],
+        ["why"],
+        ["stats"],
         ["openapi"],
         ["mail"],
         ["pause"],

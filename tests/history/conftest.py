@@ -54,6 +54,25 @@ class Life:
             at=at,
         )
 
+    async def add_worker(
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        types: Sequence[str] = ("work",),
+        concurrency: int = 1,
+        age_seconds: float = 0.0,
+    ) -> None:
+        """A worker's lease, beaten so long ago."""
+        await self.execute(
+            "insert into workers (id, name, host, version, queues, types, concurrency, started_at, beat_at)"
+            " values (gen_random_uuid(), 'worker', 'host', '0.1.0', %s, %s, %s, now(),"
+            " now() - make_interval(secs => %s))",
+            list(queues),
+            list(types),
+            concurrency,
+            age_seconds,
+        )
+
     async def execute(self, query: str, *arguments: object) -> None:
         async with self.database.transaction() as connection:
             await connection.execute("select set_config('search_path', %s, true)", (self.database.schema,))

@@ -43,9 +43,17 @@ _VALUES = {
     "JSONB": "'{}'",
     "BYTEA": "''",
     "BOOLEAN": "false",
+    "INTEGER[]": "'{}'",
 }
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
-_ONE_OF_A_FEW = {"actor_kind": "'key'", "kind": "'cancel'", "missed": "'skip'", "period": "'hour'"}
+_ONE_OF_A_FEW = {
+    "actor_kind": "'key'",
+    "kind": "'cancel'",
+    "lane": "'tasks'",
+    "missed": "'skip'",
+    "period": "'hour'",
+    "seconds": "10",
+}
 
 
 def owner_column(table: Table) -> str:

@@ -18,6 +18,7 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
 from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
 from taketurns.execution import Context
+from taketurns.history.rollups import Attempts
 from taketurns.telemetry import SeriesByType
 from taketurns.worker import Worker
 from taketurns.worker.settling import Settler
@@ -695,3 +696,20 @@ async def test_tasks_that_no_living_worker_knows_do_not_block_their_company(hous
         assert await house.broker.cancel("acme", orphans[0]) == "cancelled"
     async with house.working(later):
         await eventually(lambda: house.are("completed", orphans[1:]))
+
+
+async def test_what_companies_attempts_came_to_is_told_by_a_worker_that_leaves(
+    house: House, registry: Registry
+) -> None:
+    async def work() -> None: ...
+
+    registry.add(work)
+    await house.add("work", count=3)
+    await house.add("work", company="zeta")
+    async with house.working(registry, attempts=Attempts(house.database, every_seconds=3600.0)) as worker:
+        await eventually(lambda: worker.settler.tally.completed == 4)
+    rows = house.execute(
+        "select c.slug, r.completed, (select sum(w) from unnest(r.waits) w) from taketurns.rollups r"
+        " join taketurns.companies c on c.id = r.company_id order by 1"
+    )
+    assert rows == [("acme", 3, 3), ("zeta", 1, 1)]

@@ -26,7 +26,9 @@ from taketurns.engine.task import PassReport, Status
 from taketurns.history.events import Event, status_after
 from taketurns.history.failures import Failure
 from taketurns.history.heartbeats import Heartbeat
+from taketurns.history.stats import Attempts, Stats
 from taketurns.history.tasks import TaskRecord
+from taketurns.history.why import AHEAD_MOST, Of, Reason, Waiting
 from taketurns.operations.ledger import Operation, Stage
 from taketurns.schedules.timetable import Schedule
 
@@ -64,6 +66,37 @@ class TaskBody(TypedDict):
     scheduleId: Annotated[MaybeId, Field(description="The schedule that made it.")]
     tags: list[str]
     uniqueKey: str | None
+
+
+class WaitingBody(TypedDict):
+    """Why a task waits, and since when.
+
+    How much of the wait was for which reason is not known: reasons change with every claim, and are not written down.
+    """
+
+    reason: Annotated[
+        Reason,
+        Field(
+            description="The first of these that holds. notDue: its time is yet to come. paused. noWorkerFor: no living"
+            " worker serves its queue, or has a handler for its type. companyAtLimit: as many tasks of its company run"
+            " as may. rateLimited: its company's rate lets no task start yet. behindOwn: tasks of its company come"
+            " first. othersTurn: companies come first. nextTurn: its turn is the next, and it waits for a free hand."
+        ),
+    ]
+    of: Annotated[Of | None, Field(description="What is paused, or what no worker serves.")]
+    until: Annotated[MaybeTime, Field(description="When the reason ends, where that is known.")]
+    tasksAhead: Annotated[int, Field(description="Tasks of its company before it in its line, counted up to 1,000.")]
+    tasksAheadIsExact: Annotated[bool, Field(description="Without it there are more.")]
+    turnsAhead: Annotated[int, Field(description="Companies that stand before its own now, counted up to 1,000.")]
+    turnsAheadIsExact: bool
+    scheduledSeconds: Annotated[float, Field(description="For how long it has waited for its time, since it last ran.")]
+    pendingSeconds: Annotated[float, Field(description="For how long it has been due since then.")]
+
+
+class WatchedTaskBody(TaskBody):
+    """A task as it stands, and why it waits."""
+
+    waiting: Annotated[WaitingBody | None, Field(description="null unless it waits.")]
 
 
 class JobBody(TypedDict):
@@ -224,6 +257,53 @@ class UsageBody(TypedDict):
 
     current: list[QuotaUsageBody]
     past: Annotated[list[PeriodUsageBody], Field(description="Those before, the newest first.")]
+
+
+class AttemptsBody(TypedDict):
+    """What attempts came to in the window, told by workers every 10 s: one that is killed takes its last 10 s along."""
+
+    completed: int
+    retried: Annotated[int, Field(description="Attempts that failed and are made again.")]
+    failed: Annotated[int, Field(description="Attempts that failed for good.")]
+    completedPerSecond: float
+    waitP50Seconds: Annotated[
+        float | None,
+        Field(
+            description="Half of the attempts had waited no longer for their turn, within a fifth; null without any."
+        ),
+    ]
+    waitP95Seconds: float | None
+
+
+class WindowBody(TypedDict):
+    """The time that attempts were counted in."""
+
+    since: Time
+    seconds: float
+
+
+class StatsBody(TypedDict):
+    """How it stands with a company now, and what its attempts came to in a window."""
+
+    companyId: Id
+    at: Time
+    backlog: Annotated[int, Field(description="Tasks that wait for a turn, counted up to 10,000.")]
+    backlogIsExact: Annotated[bool, Field(description="Without it there are at least `backlog`.")]
+    oldestAgeSeconds: Annotated[
+        float | None, Field(description="For how long the oldest of those has been due; null without any.")
+    ]
+    scheduled: Annotated[int, Field(description="Tasks that wait for their time, counted up to 10,000.")]
+    scheduledIsExact: bool
+    inFlight: Annotated[int, Field(description="Tasks in the hands of workers.")]
+    fairShare: Annotated[
+        int,
+        Field(
+            description="The company's part of all workers' hands, by weight, among the companies that have work now."
+        ),
+    ]
+    window: WindowBody
+    tasks: AttemptsBody
+    jobs: Annotated[AttemptsBody, Field(description="The same of jobs, which are not in the figures above.")]
 
 
 class CompanyPage(TypedDict):
@@ -543,6 +623,21 @@ def task(record: TaskRecord) -> TaskBody:
     )
 
 
+def waiting(told: Waiting) -> WaitingBody:
+    facts = told.facts
+    return WaitingBody(
+        reason=told.reason,
+        of=told.of,
+        until=maybe_moment(told.until),
+        tasksAhead=min(facts.tasks_ahead, AHEAD_MOST),
+        tasksAheadIsExact=facts.tasks_ahead <= AHEAD_MOST,
+        turnsAhead=min(facts.turns_ahead, AHEAD_MOST),
+        turnsAheadIsExact=facts.turns_ahead <= AHEAD_MOST,
+        scheduledSeconds=facts.scheduled_seconds,
+        pendingSeconds=facts.pending_seconds,
+    )
+
+
 def job(told: Job) -> JobBody:
     return JobBody(
         jobId=told.id,
@@ -742,6 +837,34 @@ def usage(told: Usage) -> UsageBody:
             )
             for one in told.past
         ],
+    )
+
+
+def stats(told: Stats) -> StatsBody:
+    return StatsBody(
+        companyId=told.company_id,
+        at=moment(told.at),
+        backlog=told.backlog,
+        backlogIsExact=told.backlog_is_exact,
+        oldestAgeSeconds=told.oldest_age_seconds,
+        scheduled=told.scheduled,
+        scheduledIsExact=told.scheduled_is_exact,
+        inFlight=told.in_flight,
+        fairShare=told.fair_share,
+        window=WindowBody(since=moment(told.since), seconds=told.seconds),
+        tasks=_attempts(told.tasks, seconds=told.seconds),
+        jobs=_attempts(told.jobs, seconds=told.seconds),
+    )
+
+
+def _attempts(told: Attempts, *, seconds: float) -> AttemptsBody:
+    return AttemptsBody(
+        completed=told.completed,
+        retried=told.retried,
+        failed=told.failed,
+        completedPerSecond=told.completed / seconds,
+        waitP50Seconds=told.wait_p50_seconds,
+        waitP95Seconds=told.wait_p95_seconds,
     )
 
 

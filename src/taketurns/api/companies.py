@@ -14,10 +14,11 @@ from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import operator_parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
-from taketurns.api.requests import ChangeCompany, CreateCompany, Query
+from taketurns.api.requests import ChangeCompany, CreateCompany, Query, StatsQuery
 from taketurns.companies import directory, quotas
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine.key import Role, Scope
+from taketurns.history import stats
 
 router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["companies"])
 
@@ -133,6 +134,25 @@ async def get_usage(request: Request) -> Response:
         raise paths.company_not_found()
     current = headers.rate_limit(usage.current)
     return answers.send(answers.usage(usage), headers=current)
+
+
+@router.get(
+    paths.COMPANY + "/stats",
+    response_model=answers.StatsBody,
+    responses=documented(problems.COMPANY_NOT_FOUND, problems.UNKNOWN_PARAMETER, problems.INVALID_REQUEST),
+    dependencies=lists.ONE_OF_EACH,
+)
+@needs(key=Scope.USAGE_READ, operator=Role.VIEWER)
+async def get_stats(request: Request, query: Annotated[StatsQuery, QueryParameters()]) -> Response:
+    """What the company has waiting and running now, against its share, and what its attempts came to lately."""
+    told = await stats.read(
+        operator_parts(request).database,  # a share is of what others have, too
+        paths.company(request),
+        window_seconds=stats.window_seconds(query.window),
+    )
+    if told is None:
+        raise paths.company_not_found()
+    return answers.send(answers.stats(told))
 
 
 @router.delete(

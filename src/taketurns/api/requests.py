@@ -24,6 +24,7 @@ from taketurns.engine import limits, quota, rate, registry, schedule
 from taketurns.engine.errors import InvalidOption
 from taketurns.engine.key import GRANTS
 from taketurns.engine.task import Status
+from taketurns.history import stats
 from taketurns.storage.audit import Action
 
 Value = TypeVar("Value")
@@ -566,6 +567,26 @@ class PauseQuery(BaseModel):
 
     queue: Omittable[QueueName] = Field(None, description="The queue that it names.")
     type: Omittable[TypeName] = Field(None, description="The type that it names.")
+
+
+def _window(window: str) -> str:
+    try:
+        stats.window_seconds(window)
+    except ValueError as error:
+        raise PydanticCustomError("invalid_window", "{told}", {"told": str(error)}) from None
+    return window
+
+
+class StatsQuery(BaseModel):
+    """The time that figures are of."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    window: Annotated[str, Field(max_length=32), AfterValidator(_window)] = Field(
+        "10m",
+        description="How far back attempts are counted, such as 90s, 10m, 1h or 7d, which is the most: in steps of 10 s"
+        " up to 1 h, of 1 min beyond.",
+    )
 
 
 class EventQuery(BaseModel):

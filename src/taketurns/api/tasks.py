@@ -15,14 +15,14 @@ from starlette.responses import Response
 from taketurns.api import answers, audit, bodies, headers, lists, paths, problems, submissions
 from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
-from taketurns.api.parts import Parts, parts
+from taketurns.api.parts import Parts, operator_parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import CreateBatch, CreateTask, EventQuery, RescheduleTask, TaskQuery
 from taketurns.engine import limits
 from taketurns.engine.errors import IdempotencyConflict, Unavailable, UniqueKeyTaken
 from taketurns.engine.key import Role, Scope
 from taketurns.engine.task import Enqueued, NewTask, Status
-from taketurns.history import events, tasks
+from taketurns.history import events, tasks, why
 from taketurns.history.tasks import TaskRecord
 from taketurns.storage.audit import Action
 
@@ -177,20 +177,27 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, QueryParamete
 
 @router.get(
     paths.TASK,
-    response_model=answers.TaskBody,
+    response_model=answers.WatchedTaskBody,
     responses=documented(*_OF_ONE) | _SEEN,
     openapi_extra={"parameters": [headers.PREFER_PARAMETER, headers.IF_NONE_MATCH_PARAMETER]},
 )
 @needs(key=Scope.TASKS_READ, operator=Role.VIEWER)
 async def get_task(request: Request) -> Response:
-    """A task as it stands, or as it stands once it has ended or changed."""
+    """A task as it stands, or as it stands once it has ended or changed, and why it waits. Its ETag is the task's: the
+    reasons change without it."""
     lists.refuse_query(request)
-    record = await _task(parts(request), paths.company(request), paths.task_id(request))
+    given = parts(request)
+    record = await _task(given, paths.company(request), paths.task_id(request))
     told: dict[str, str] = {}
     record = await _waited(request, record, told, for_any_change=headers.names_versions(request.scope))
     if headers.has_seen(request.scope, record.version):
         return Response(status_code=304, headers=told | _tag(record))
-    return _send(record, 200, told)
+    waits = record.status in {Status.SCHEDULED, Status.PENDING}
+    # Who else stands in the rotation, and which workers there are, a company's own connection cannot see.
+    everything = operator_parts(request).database
+    reason = await why.read(everything, record.company_id, record.id) if waits else None
+    waiting = None if reason is None else answers.waiting(reason)
+    return answers.send(answers.WatchedTaskBody(**answers.task(record), waiting=waiting), 200, told | _tag(record))
 
 
 @router.get(

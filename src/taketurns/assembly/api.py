@@ -20,6 +20,7 @@ from taketurns.assembly.keys import make_guard
 from taketurns.companies.quotas import Tally
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
+from taketurns.history.rollups import Attempts, RollUp
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
 from taketurns.worker import run_pass
@@ -60,12 +61,13 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
             broker=broker,
             registry=registry,
             ticking=make_ticking(broker),
+            attempts=Attempts(broker.database),
             queues=settings.queues,
             limit=limit or PASS_TASKS,
             concurrency=settings.concurrency,
             beat_seconds=settings.beat_seconds,
             stale_after_seconds=settings.stale_after_seconds,
-            duties=[Tally(broker.database)],
+            duties=[Tally(broker.database), RollUp(broker.database)],
             rescues=False,
             comes_again=False,
             name=REQUESTED,

@@ -23,6 +23,7 @@ from taketurns.engine.errors import InvalidOption, TaketurnsError, UnknownCompan
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Enqueued, NewTask, PassReport, Status
 from taketurns.history import tasks as history
+from taketurns.history.rollups import Attempts, RollUp
 from taketurns.schedules.declarations import Declaration, apply
 from taketurns.schedules.timetable import NewSchedule
 from taketurns.settings import Settings
@@ -130,6 +131,7 @@ class Client:
                 broker=self.by_the_clock(broker),
                 registry=registry,
                 ticking=make_ticking(broker),
+                attempts=Attempts(broker.database),
                 queues=self.settings.queues,
                 concurrency=self.settings.concurrency,
                 beat_seconds=self.settings.beat_seconds,
@@ -140,7 +142,7 @@ class Client:
                 name=name or self.settings.worker_name or "",
                 limit=limit,
                 drains=drains,
-                duties=[Tally(broker.database), make_carrying(broker, now=self.now)],
+                duties=[Tally(broker.database), make_carrying(broker, now=self.now), RollUp(broker.database)],
                 budgets=PostgresBudgets(broker.database, now=self.now),
             )
 

@@ -19,6 +19,7 @@ from taketurns.engine.broker import Broker
 from taketurns.engine.lease import Kind
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
+from taketurns.history.rollups import Attempts, RollUp
 from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
@@ -43,6 +44,7 @@ class _Lane:
     broker: Broker
     budgets: PostgresBudgets
     ticking: Ticking | None = None
+    attempts: Attempts
     told: Database | None = None
     keep_completed: timedelta
     keep_stopped: timedelta
@@ -57,6 +59,7 @@ async def build_worker(settings: Settings, registry: Registry, *, kind: Kind = K
             broker=lane.broker,
             registry=registry,
             ticking=lane.ticking,
+            attempts=lane.attempts,
             queues=settings.queues,
             concurrency=settings.concurrency,
             batch=settings.batch,
@@ -102,9 +105,15 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
             broker=broker,
             budgets=PostgresBudgets(broker.database),
             ticking=make_ticking(broker),
+            attempts=Attempts(broker.database),
             keep_completed=timedelta(days=settings.keep_completed_days),
             keep_stopped=timedelta(days=settings.keep_stopped_days),
-            duties=[Tally(broker.database), EndPauses(broker.database), make_carrying(broker)],
+            duties=[
+                Tally(broker.database),
+                EndPauses(broker.database),
+                make_carrying(broker),
+                RollUp(broker.database),
+            ],
         )
     finally:
         await close(broker)
@@ -112,7 +121,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
 
 @asynccontextmanager
 async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
-    """The database has heartbeats, budgets and quotas; nothing else is asked of it, and it may be away."""
+    """The database has heartbeats, budgets, quotas and figures; nothing else is asked of it, and it may be away."""
     from taketurns.assembly import jobs  # noqa: PLC0415  not for a worker that takes its turns in PostgreSQL
 
     database = make_database(settings, name=WORKER_NAME, pool_size=1)
@@ -123,6 +132,7 @@ async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
             yield _Lane(
                 broker=broker,
                 budgets=PostgresBudgets(database),
+                attempts=Attempts(database, lane="jobs"),
                 told=database,
                 duties=[JobRefunds(database, broker), Following(database, broker), EndPauses(database)],
                 keep_completed=timedelta(hours=settings.keep_completed_jobs_hours),

@@ -160,6 +160,36 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def why(
+    task_id: Annotated[UUID, typer.Argument(help="The task's id.")],
+    company: Annotated[
+        str | None, typer.Option(help="Whose task it is, an id or a slug; looked for otherwise.")
+    ] = None,
+) -> None:
+    """Say why a task waits; exits 1 when there is no such task."""
+    from taketurns.cli import why as reasons  # noqa: PLC0415
+
+    raise typer.Exit(reasons.why(settings_with(), task_id, company=company))
+
+
+@app.command()
+def stats(
+    company: Annotated[str, typer.Argument(help="A company, an id or a slug.")],
+    window: Annotated[str, typer.Option(help="How far back attempts are counted: 90s, 10m, 1h, 7d.")] = "10m",
+    as_json: AsJson = False,
+) -> None:
+    """Say how it stands with a company: what waits and runs, its share, its waits, its failures."""
+    from taketurns.cli import why as reasons  # noqa: PLC0415
+    from taketurns.history.stats import window_seconds  # noqa: PLC0415
+
+    try:
+        seconds = window_seconds(window)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--window") from None
+    raise typer.Exit(reasons.stats(settings_with(), company, window_seconds=seconds, as_json=as_json))
+
+
+@app.command()
 def openapi(application: App = None) -> None:
     """Print the OpenAPI document."""
     from taketurns.cli import processes  # noqa: PLC0415

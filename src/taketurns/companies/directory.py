@@ -46,6 +46,7 @@ _HISTORY: Final = (
     ("tasks", "id"),
     ("quota_changes", "hour_starts_at"),
     ("job_reservations", "job_id"),
+    ("rollups", "starts_at"),
 )
 
 

@@ -533,6 +533,30 @@ class QuotaChange(Base):
     kept: Mapped[int] = mapped_column(Integer, server_default=text("0"))
 
 
+class Rollup(Base):
+    """What a company's attempts came to in a period of 10 s or of 1 min, as workers told it; see roll_up.sql.
+
+    `lane` is `tasks` or `jobs`. `waits` counts attempts by how long their tasks had waited for a turn, in the buckets
+    of `taketurns.engine.waits`, those of rescued tasks left out; empty buckets at its end are not there.
+    """
+
+    __tablename__ = "rollups"
+    __table_args__ = (
+        CheckConstraint("lane in ('tasks', 'jobs')", name="lane"),
+        CheckConstraint("seconds in (10, 60)", name="seconds"),
+        Index("rollups_seconds_starts_at_idx", "seconds", "starts_at"),
+    )
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    lane: Mapped[str] = mapped_column(primary_key=True)
+    seconds: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    starts_at: Mapped[datetime] = mapped_column(primary_key=True)
+    completed: Mapped[int] = mapped_column(Integer)
+    retried: Mapped[int] = mapped_column(Integer)
+    failed: Mapped[int] = mapped_column(Integer)
+    waits: Mapped[list[int]]
+
+
 class JobReservation(Base):
     """What a job is charged, which waits elsewhere; see jobs.sql."""
 
@@ -675,6 +699,7 @@ __all__ = [
     "ProcessingTask",
     "QuotaChange",
     "QuotaUsage",
+    "Rollup",
     "Rotation",
     "Schedule",
     "ScheduledTask",

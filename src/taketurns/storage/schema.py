@@ -46,6 +46,9 @@ FUNCTIONS = (
     "delete_company",
     "tick",
     "keep_audit",
+    "roll_up",
+    "stats",
+    "why",
 )
 TRIGGERS = {"keep_audit": "audit_entries"}
 

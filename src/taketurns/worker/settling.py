@@ -44,6 +44,7 @@ class Settler:
         series: SeriesByType,
         *,
         on_settled: Callable[[], None] = lambda: None,
+        count: Callable[[Report], None] | None = None,
         linger_seconds: float = 0.002,
         most: int = 500,
         unsettled_most: int = 2_000,
@@ -52,6 +53,7 @@ class Settler:
         self._broker = broker
         self._series = series
         self._on_settled = on_settled
+        self._count_attempt = count
         self._linger_seconds = linger_seconds
         self._most = most
         self._unsettled_most = unsettled_most
@@ -204,6 +206,8 @@ class Settler:
                 self._ignored(report)
                 continue
             counts[task.type, report.outcome] += 1
+            if self._count_attempt is not None:
+                self._count_attempt(report)
             self._series[task.type].seconds.observe(ended.seconds)
             if is_debug or report.outcome is not Outcome.COMPLETED:
                 self._tell_outcome(ended)

@@ -21,6 +21,7 @@ from taketurns.engine.lease import Holder, Kind
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import Outcome, PassReport
 from taketurns.execution import Executor
+from taketurns.history.rollups import Attempts
 from taketurns.schedules.ticking import Ticking
 from taketurns.telemetry import Event, SeriesByType
 from taketurns.worker import metrics
@@ -34,6 +35,7 @@ from taketurns.worker.settling import Settler
 from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue, Schedules
 
 LEAVE_SECONDS: Final = 2.0  # what handlers have to stop in once the grace is over
+TELL_SECONDS: Final = 1.0  # what a worker that leaves waits for the last of its figures to be told
 PASS_LEASE_SECONDS: Final = 15.0  # what a pass waits for its lease
 
 
@@ -41,10 +43,10 @@ class Worker:
     """Takes turns until stopped.
 
     Up to `concurrency` handlers run at once. A claim takes as many tasks as there are free hands, or up to `batch`,
-    which may be more: those wait in the worker's hand. With a `ticking` it makes the tasks of schedules as well. After
-    `stop`, running handlers are waited for, without `shutdown_grace_seconds` for as long as it takes. `end_process` is
-    what a lost lease ends the process with, when handlers do not stop in time. `name`, `kind` and `comes_again` are for
-    its heartbeat.
+    which may be more: those wait in the worker's hand. With a `ticking` it makes the tasks of schedules as well, and
+    with `attempts` it tells what companies' attempts came to. After `stop`, running handlers are waited for, without
+    `shutdown_grace_seconds` for as long as it takes. `end_process` is what a lost lease ends the process with, when
+    handlers do not stop in time. `name`, `kind` and `comes_again` are for its heartbeat.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Worker:
         broker: Broker,
         registry: Registry,
         ticking: Ticking | None = None,
+        attempts: Attempts | None = None,
         queues: Sequence[str] = ("default",),
         concurrency: int = 16,
         batch: int | None = None,
@@ -73,6 +76,7 @@ class Worker:
         self.left_running = 0
         self._broker = broker
         self._ticking = ticking
+        self._attempts = attempts
         self._shutdown_grace_seconds = shutdown_grace_seconds
         self._has_to_stop = asyncio.Event()
         self._is_running = False
@@ -109,6 +113,7 @@ class Worker:
             broker,
             SeriesByType(registry.names, outcomes=[outcome.value for outcome in Outcome]),
             on_settled=prospects.work_may_wait,
+            count=None if attempts is None else attempts.add,
         )
         self.hands = Hands(
             self.executor,
@@ -157,6 +162,7 @@ class Worker:
                 on_work=prospects.work_may_wait,
             ),
             *([Schedules(ticking, lease=self.lease)] if ticking else []),
+            *([attempts] if attempts else []),
             *duties,
         )
 
@@ -242,6 +248,10 @@ class Worker:
         self.left_running += len(self.executor.abandoned)
         self.settler.close()
         await settling
+        if self._attempts is not None:
+            with suppress(Exception):  # statistics are worth no delay
+                async with asyncio.timeout(TELL_SECONDS):
+                    await self._attempts.step()
         if self._recovery is not None:
             self._recovery.cancel()
         await self.lease.close()
@@ -352,6 +362,7 @@ async def run_pass(
     broker: Broker,
     registry: Registry,
     ticking: Ticking | None = None,
+    attempts: Attempts | None = None,
     queues: Sequence[str] = ("default",),
     limit: int | None = 100,
     drains: bool = False,
@@ -371,6 +382,7 @@ async def run_pass(
         broker=broker,
         registry=registry,
         ticking=ticking,
+        attempts=attempts,
         queues=queues,
         shutdown_grace_seconds=0.0,
         name=name,

@@ -296,6 +296,21 @@ def upgrade() -> None:
     )
     op.create_index("quota_usage_period_starts_at_idx", "quota_usage", ["period", "starts_at"], unique=False)
     op.create_table(
+        "rollups",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("lane", sa.Text(), nullable=False),
+        sa.Column("seconds", sa.SmallInteger(), nullable=False),
+        sa.Column("starts_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("completed", sa.Integer(), nullable=False),
+        sa.Column("retried", sa.Integer(), nullable=False),
+        sa.Column("failed", sa.Integer(), nullable=False),
+        sa.Column("waits", postgresql.ARRAY(sa.Integer()), nullable=False),
+        sa.CheckConstraint("lane in ('tasks', 'jobs')", name=op.f("rollups_lane_check")),
+        sa.CheckConstraint("seconds in (10, 60)", name=op.f("rollups_seconds_check")),
+        sa.PrimaryKeyConstraint("company_id", "lane", "seconds", "starts_at", name=op.f("rollups_pkey")),
+    )
+    op.create_index("rollups_seconds_starts_at_idx", "rollups", ["seconds", "starts_at"], unique=False)
+    op.create_table(
         "rotations",
         sa.Column("queue", sa.Text(), nullable=False),
         sa.Column("place", sa.Numeric(), nullable=False),
@@ -545,9 +560,8 @@ def upgrade() -> None:
             " autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,"
             " autovacuum_vacuum_cost_delay = 0)"
         )
-    op.execute("alter table quota_usage set (fillfactor = 50, autovacuum_vacuum_threshold = 500)")
-    for table in ("workers", "heartbeats"):
-        op.execute(f"alter table {table} set (fillfactor = 10, autovacuum_vacuum_threshold = 500)")
+    for table, fillfactor in (("quota_usage", 50), ("workers", 10), ("heartbeats", 10)):
+        op.execute(f"alter table {table} set (fillfactor = {fillfactor}, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     op.execute(WALLS)
     schema.install_functions(op.get_bind())
@@ -619,6 +633,7 @@ def downgrade() -> None:
     op.drop_table("schedules")
     op.drop_table("scheduled_tasks")
     op.drop_table("rotations")
+    op.drop_table("rollups")
     op.drop_table("quota_usage")
     op.drop_table("quota_changes")
     op.drop_table("operation_tasks")

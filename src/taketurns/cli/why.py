@@ -1,0 +1,140 @@
+"""`taketurns why` and `taketurns stats`: what an operator asks when somebody says that their tasks do not run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from uuid import UUID
+
+import typer
+from sqlalchemy import exists, select
+
+from taketurns.api import answers
+from taketurns.companies import directory
+from taketurns.engine import durations
+from taketurns.engine.errors import Unavailable
+from taketurns.engine.task import Status
+from taketurns.history import stats as figures
+from taketurns.history import tasks
+from taketurns.history import why as reasons
+from taketurns.history.stats import Attempts, Stats
+from taketurns.history.why import Reason, Waiting
+from taketurns.settings import Settings
+from taketurns.storage.database import Database
+from taketurns.storage.models import Company, Task
+
+Answer = TypeVar("Answer")
+
+
+def why(settings: Settings, task_id: UUID, *, company: str | None) -> int:
+    """Print in a sentence why a task waits; 1 when there is no such task."""
+
+    async def read(database: Database) -> str | None:
+        owner = select(Company.id, Company.slug).where(
+            exists().where(Task.company_id == Company.id, Task.id == task_id)
+        )
+        for company_id, slug in await database.fetch(owner):
+            record = await tasks.find(database, company_id, task_id)
+            if record is not None and company in {None, slug, str(company_id)}:
+                waiting = await reasons.read(database, company_id, task_id)
+                return _sentence(f"task {task_id} of {slug}", slug, record.status, waiting)
+        return None
+
+    return _told(settings, read, missing=f"there is no task {task_id}" + (f" of {company!r}" if company else ""))
+
+
+def stats(settings: Settings, company: str, *, window_seconds: float, as_json: bool) -> int:
+    """Print a company's figures; 1 when there is no such company."""
+
+    async def read(database: Database) -> str | None:
+        reference = directory.reference(company)
+        told = reference and await figures.read(database, reference, window_seconds=window_seconds)
+        if not told:
+            return None
+        return json.dumps(json.loads(answers.encode(answers.stats(told))), indent=2) if as_json else _figures(told)
+
+    return _told(settings, read, missing=f"there is no company {company!r}")
+
+
+def _sentence(name: str, slug: str, status: Status, waiting: Waiting | None) -> str:
+    if waiting is None:
+        return f"{name} does not wait: it is {status}."
+    due = waiting.facts.pending_seconds
+    so_far = f", and has been due for {durations.told(due)}" if waiting.facts.is_due else ""
+    return f"{name} waits {_because(slug, waiting)}{so_far}."
+
+
+def _because(slug: str, waiting: Waiting) -> str:
+    facts = waiting.facts
+    may_start_at = facts.may_start_at or facts.now
+    match waiting.reason:
+        case Reason.NOT_DUE:
+            left = durations.told((facts.run_after - facts.now).total_seconds())
+            because = f"for its time, {facts.run_after.isoformat(timespec='seconds')}, in {left}"
+        case Reason.PAUSED:
+            paused = {"company": slug, "queue": f"the queue {facts.queue!r}", "type": f"the type {facts.type!r}"}
+            until = "" if waiting.until is None else f" until {waiting.until.isoformat(timespec='seconds')}"
+            because = f"because {paused[waiting.of or 'company']} is paused{until}"
+        case Reason.NO_WORKER_FOR:
+            of_type = f" and has a handler for the type {facts.type!r}" if waiting.of == "type" else ""
+            because = f"because no living worker serves the queue {facts.queue!r}{of_type}"
+        case Reason.COMPANY_AT_LIMIT:
+            because = f"because {slug} has {facts.in_flight} tasks in flight, and may have {facts.max_in_flight}"
+        case Reason.RATE_LIMITED:
+            left = durations.told((may_start_at - facts.now).total_seconds())
+            because = f"for the rate of {slug}, which lets a task start in {left}"
+        case Reason.BEHIND_OWN:
+            because = f"behind {_counted(facts.tasks_ahead, 'other task', 'other tasks')} of {slug}"
+        case Reason.OTHERS_TURN:
+            because = f"for the turns of {_counted(facts.turns_ahead, 'other company', 'other companies')}"
+        case _:
+            because = "for a free hand of a worker: its turn is the next"
+    return because
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    bound = reasons.AHEAD_MOST
+    return f"{count} {one if count == 1 else several}" if count <= bound else f"more than {bound:,} {several}"
+
+
+def _figures(told: Stats) -> str:
+    backlog = f"{told.backlog:,}{'' if told.backlog_is_exact else ' or more'}"
+    oldest = "" if told.oldest_age_seconds is None else f", the oldest for {durations.told(told.oldest_age_seconds)}"
+    scheduled = f"{told.scheduled:,}{'' if told.scheduled_is_exact else ' or more'}"
+    lines = [
+        f"waiting    {backlog}{oldest}; {scheduled} for their time",
+        f"in flight  {told.in_flight}, of a fair share of {told.fair_share}",
+    ]
+    for lane, attempts in (("tasks", told.tasks), ("jobs", told.jobs)):
+        lines.append(f"{lane:<10} in {durations.told(told.seconds)}: {_attempts(attempts, seconds=told.seconds)}")
+    return "\n".join(lines)
+
+
+def _attempts(told: Attempts, *, seconds: float) -> str:
+    done = f"{told.completed:,} completed ({told.completed / seconds:.3g}/s), {told.failed:,} failed"
+    waits = (
+        ""
+        if told.wait_p50_seconds is None or told.wait_p95_seconds is None
+        else f", waited {told.wait_p50_seconds:.2g} s (p95 {told.wait_p95_seconds:.2g} s)"
+    )
+    return f"{done}, {told.retried:,} tried again{waits}"
+
+
+def _told(settings: Settings, read: Callable[[Database], Awaitable[str | None]], *, missing: str) -> int:
+    async def with_database() -> str | None:
+        database = Database(settings.database_url, schema=settings.schema_name, pool_size=1)
+        await database.open()
+        try:
+            return await read(database)
+        finally:
+            await database.close()
+
+    try:
+        found = asyncio.run(with_database())
+    except Unavailable as error:
+        typer.echo(str(error), err=True)
+        return 1
+    typer.echo(found or missing, err=found is None)
+    return int(found is None)
