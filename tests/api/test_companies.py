@@ -122,6 +122,17 @@ async def test_a_deleted_company_is_gone(client: AsyncClient, acme: Company) -> 
     assert (await client.get(made.headers["location"])).status_code == 404
 
 
+async def test_a_company_with_open_tasks_is_deleted_by_force(client: AsyncClient, acme: Company) -> None:
+    await client.post("/companies/acme/tasks", json={"type": "anything"})
+    for query in ("force=false", ""):
+        assert (await client.delete(f"/companies/acme?{query}")).status_code == 409
+    assert (await client.delete("/companies/acme?force=maybe")).status_code == 422
+    assert (await client.delete("/companies/acme?force=true&force=true")).status_code == 422
+    assert (await client.delete("/companies/acme?forced=true")).status_code == 400
+    assert (await client.delete("/companies/acme?force=true")).status_code == 204
+    assert (await client.get(f"/companies/{acme.id}")).status_code == 404
+
+
 async def test_companies_are_paged(client: AsyncClient) -> None:
     made = [(await client.post("/companies", json={"name": f"Company {number}"})).json() for number in range(5)]
     first = await client.get("/companies?limit=2")

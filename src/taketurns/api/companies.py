@@ -14,7 +14,7 @@ from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import operator_parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
-from taketurns.api.requests import ChangeCompany, CreateCompany, Query, StatsQuery
+from taketurns.api.requests import ChangeCompany, CreateCompany, DeletionQuery, Query, StatsQuery
 from taketurns.companies import directory, quotas
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine.key import Role, Scope
@@ -159,16 +159,22 @@ async def get_stats(request: Request, query: Annotated[StatsQuery, QueryParamete
     paths.COMPANY,
     status_code=204,
     response_description="The company is gone, and its tasks with it.",
-    responses=documented(problems.COMPANY_NOT_FOUND, problems.COMPANY_HAS_OPEN_TASKS, problems.UNKNOWN_PARAMETER),
+    responses=documented(
+        problems.COMPANY_NOT_FOUND,
+        problems.COMPANY_HAS_OPEN_TASKS,
+        problems.UNKNOWN_PARAMETER,
+        problems.INVALID_REQUEST,
+    ),
+    dependencies=lists.ONE_OF_EACH,
 )
 @needs(operator=Role.ADMIN)
-async def delete_company(request: Request) -> Response:
-    """Delete a company with its finished tasks. Refused while it has others."""
-    lists.refuse_query(request)
+async def delete_company(request: Request, query: Annotated[DeletionQuery, QueryParameters()]) -> Response:
+    """Delete a company with all that it owns; only the audit of it stays. Refused while it has tasks that have not
+    ended, unless `force` is said."""
     given, reference = operator_parts(request), paths.company(request)
     company = await directory.find(given.database, reference)
     try:
-        deleted = await directory.delete(given.database, reference, by=guard.actor_of(request))
+        deleted = await directory.delete(given.database, reference, is_forced=query.force, by=guard.actor_of(request))
     except CompanyHasOpenTasks as error:
         raise Problem(problems.COMPANY_HAS_OPEN_TASKS, str(error)) from None
     if not deleted:

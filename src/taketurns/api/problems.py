@@ -180,7 +180,7 @@ COMPANY_HAS_OPEN_TASKS = Kind(
     "company_has_open_tasks",
     409,
     "The company has tasks that have not ended",
-    "Cancel them or let them end, then delete the company.",
+    "Cancel them or let them end, then delete the company; or delete it with force=true.",
 )
 BODY_TOO_LARGE = Kind(
     "body_too_large", 413, "The body or the payload is too large", "GET /limits says how large they may be."

@@ -589,6 +589,17 @@ class StatsQuery(BaseModel):
     )
 
 
+class DeletionQuery(BaseModel):
+    """How a company is to be deleted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    force: bool = Field(
+        False,
+        description="Also with tasks that have not ended: none starts any more, and those that run are stopped.",
+    )
+
+
 class EventQuery(BaseModel):
     """Which of a task's events."""
 

@@ -12,6 +12,7 @@ from typing import Final
 from taketurns.assembly.application import Taketurns
 from taketurns.assembly.brokers import close, make_broker, make_carrying, make_database, make_ticking
 from taketurns.brokers.postgres.heartbeats import Heartbeats
+from taketurns.companies.deletion import Forgetting
 from taketurns.companies.following import Following
 from taketurns.companies.pauses import EndPauses
 from taketurns.companies.quotas import JobRefunds, Tally
@@ -113,6 +114,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
                 EndPauses(broker.database),
                 make_carrying(broker),
                 RollUp(broker.database),
+                Forgetting(broker.database),
             ],
         )
     finally:

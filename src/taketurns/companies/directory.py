@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from psycopg import AsyncConnection, sql
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from taketurns.companies import deletion
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
@@ -29,25 +29,9 @@ from taketurns.storage.models import Company as CompanyTable
 
 SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LOCK_SECONDS: Final = 2.0
-FORGET_SECONDS: Final = 4.0
-FORGET_ROWS: Final = 5_000
 LIMITS: Final = frozenset({"weight", "paused", "paused_until", "max_in_flight", "max_queued", "rate", "quotas"})
 UNLIMITED: Final = Quotas()
 _A_MOMENT: Final = timedelta(microseconds=1)  # `updated_at` tells changes apart, whatever the clock does
-
-# The tables of a company's past, each with the rest of its key.
-_HISTORY: Final = (
-    ("task_events", "task_id"),
-    ("idempotency_keys", "key"),
-    ("unique_keys", "key"),
-    ("task_tags", "task_id"),
-    ("operation_tasks", "task_id"),
-    ("operations", "id"),
-    ("tasks", "id"),
-    ("quota_changes", "hour_starts_at"),
-    ("job_reservations", "job_id"),
-    ("rollups", "starts_at"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +218,20 @@ async def change(
     return _company(rows[0]) if rows else None
 
 
-async def delete(database: Database, company: UUID | str, *, by: Actor | None = None) -> bool:
+async def delete(database: Database, company: UUID | str, *, is_forced: bool = False, by: Actor | None = None) -> bool:
     """Delete a company and all it owns; False when there is none. Raises CompanyHasOpenTasks and Unavailable.
 
-    The company is gone at once; what is left of a long history after a few seconds is pruned by the workers.
+    The company is gone at once, and so are its claims: with `is_forced` a handler that runs for it is told as if its
+    task was cancelled, and nothing of it starts any more. What else it leaves is forgotten in batches: for a few
+    seconds here, then by the workers.
     """
     found = await find(database, company)
     if found is None:
         return False
     async with database.transaction() as connection:
-        ((outcome,),) = await call(connection, database.schema, "delete_company", found.id, int(LOCK_SECONDS * 1000))
+        ((outcome,),) = await call(
+            connection, database.schema, "delete_company", found.id, int(LOCK_SECONDS * 1000), is_forced
+        )
         if outcome == "deleted":
             await audit.write(
                 connection,
@@ -252,12 +240,12 @@ async def delete(database: Database, company: UUID | str, *, by: Actor | None = 
                 Action.DELETE_COMPANY,
                 target=found.id,
                 company_id=found.id,
-                details={"slug": found.slug, "name": found.name},
+                details={"slug": found.slug, "name": found.name, "force": is_forced},
             )
     if outcome == "open":
         raise CompanyHasOpenTasks(str(company))
     with suppress(Unavailable):
-        await _forget_history(database, found.id)
+        await deletion.forget(database, found.id)
     return bool(outcome == "deleted")
 
 
@@ -306,18 +294,3 @@ async def _hold_turns(connection: AsyncConnection[Row], schema: str, company: UU
     lock = sql.SQL("select pg_advisory_xact_lock_shared({}(%s))").format(sql.Identifier(schema, "company_lock"))
     for (company_id,) in await fetch(connection, schema, select(CompanyTable.id).where(_is(company))):
         await connection.execute(lock, (company_id,))
-
-
-async def _forget_history(database: Database, company_id: UUID) -> None:
-    """Delete a gone company's records, in batches, for a few seconds."""
-    until = time.monotonic() + FORGET_SECONDS
-    for table, key in _HISTORY:
-        forget = sql.SQL(
-            "delete from {table} where company_id = %(company)s and {key} = any (array("
-            "select {key} from {table} where company_id = %(company)s limit %(most)s))"
-        ).format(table=sql.Identifier(database.schema, table), key=sql.Identifier(key))
-        deleted = FORGET_ROWS
-        while deleted >= FORGET_ROWS and time.monotonic() < until:
-            async with database.connection() as connection:
-                cursor = await connection.execute(forget, {"company": company_id, "most": FORGET_ROWS})
-                deleted = cursor.rowcount

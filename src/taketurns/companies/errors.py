@@ -26,7 +26,7 @@ class CompanyHasOpenTasks(TaketurnsError):
     def __init__(self, company: str) -> None:
         super().__init__(
             f"company {company!r} has tasks that are scheduled, pending or processing:"
-            " cancel them, or let them end, first"
+            " cancel them, or let them end, first; or delete it by force"
         )
         self.company = company
 

@@ -100,6 +100,15 @@ class Company(Base):
     updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
+class Deletion(Base):
+    """A company that is gone, and that may have left something. The row goes when nothing is left."""
+
+    __tablename__ = "deletions"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    deleted_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
 class Task(Base):
     """The durable record of a task: written when it is created and when it ends.
 
@@ -687,6 +696,7 @@ __all__ = [
     "Bucket",
     "Budget",
     "Company",
+    "Deletion",
     "Heartbeat",
     "IdempotencyKey",
     "JobReservation",

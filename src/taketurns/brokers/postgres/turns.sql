@@ -9,8 +9,9 @@ as $$ select round((floor(after * weight + 0.500001) + ahead - 0.5) / weight, 12
 -- rotation has reached, as far as is known here. If it has moved on meanwhile, the turn is late, and taken at once.
 -- Whoever makes a company's work claimable calls this in the same transaction. It takes the company's lock, shared,
 -- until that transaction ends: see company_lock. A company's first line in a queue that another transaction keeps
--- uncommitted is waited for, but for no longer than this function's timeout.
--- Lives on lines_pkey and rotations_pkey.
+-- uncommitted is waited for, but for no longer than this function's timeout. A company that is gone does not come back
+-- with the tasks that it left: see delete_company.sql.
+-- Lives on lines_pkey, rotations_pkey and companies_pkey.
 
 create or replace function join_rotation(of_company uuid, in_queues text[]) returns void
 language plpgsql volatile
@@ -24,6 +25,7 @@ begin
     with joining as (
         insert into lines (company_id, queue)
         select distinct of_company, q.queue from unnest(in_queues) as q(queue)
+        where exists (select from companies c where c.id = of_company)
         order by q.queue
         on conflict do nothing
         returning queue

@@ -267,6 +267,17 @@ def upgrade() -> None:
         postgresql_where=sa.text("idempotency_key is not null"),
     )
     op.create_table(
+        "deletions",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column(
+            "deleted_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.PrimaryKeyConstraint("company_id", name=op.f("deletions_pkey")),
+    )
+    op.create_table(
         "operation_tasks",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("operation_id", sa.Uuid(), nullable=False),
@@ -637,6 +648,7 @@ def downgrade() -> None:
     op.drop_table("quota_usage")
     op.drop_table("quota_changes")
     op.drop_table("operation_tasks")
+    op.drop_table("deletions")
     op.drop_table("operations")
     op.drop_table("processing_tasks")
     op.drop_table("pending_tasks")
