@@ -79,6 +79,7 @@ class Event(StrEnum):
 
     # Jobs, and their server.
     JOB_LOST = "job lost: something of it is gone from Redis, and it was put among the dead letters"
+    EXPORT_BROKEN_OFF = "export of a company broken off: the database is not reachable"
     COMPANY_FORGOTTEN = "nothing is left of a deleted company"
     JOBS_OF_NO_COMPANY_DROPPED = "jobs dropped: their company is gone"
     REDIS_SET_UP_WRONGLY = "Redis is set up in a way that can lose jobs"

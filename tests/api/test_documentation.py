@@ -64,6 +64,7 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "deleteOwnTask",
             "deleteSchedule",
             "deleteTask",
+            "exportCompany",
             "getCompany",
             "getHealth",
             "getJob",

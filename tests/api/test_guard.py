@@ -71,6 +71,7 @@ NEEDS: Final[dict[str, tuple[str | None, str | None]]] = {
     "listCompanies": (None, "viewer"),
     "changeCompany": (None, "operator"),
     "deleteCompany": (None, "admin"),
+    "exportCompany": (None, "admin"),
     "listPausesOfCompany": ("any", "viewer"),
     "putPauseOfCompany": (None, "operator"),
     "liftPauseOfCompany": (None, "operator"),

@@ -21,6 +21,7 @@ from taketurns.api import (
     changes,
     companies,
     documentation,
+    export,
     headers,
     jobs,
     keys,
@@ -130,6 +131,7 @@ def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
         operations.router,
         keys.router,
         audit.router,
+        export.router,
     ]
     return routers if process_pass is None else [*routers, operations.processing]
 
