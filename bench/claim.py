@@ -64,15 +64,10 @@ def ours(connection: Connection) -> Claim:
 
 def usual(connection: Connection, script: str) -> Claim:
     """A usual claim, as its script says it."""
-    text = (SCRIPTS / f"{script}.sql").read_text("utf-8")
-    found = re.search(r"explain \(.*?\)\n(.*?);\nrollback;", text, re.DOTALL)
-    assert found is not None
-    statement = found[1]
-    if "set jit = off;" in text:
-        connection.execute("set jit = off")
+    statement_of = usual_statement(connection, script)
 
     def claim(batch: int) -> float:
-        sized = cast(LiteralString, statement.replace("limit 10", f"limit {batch}"))
+        sized = statement_of(batch)
         began = time.perf_counter()
         taken = connection.execute(sized).fetchall()
         seconds = time.perf_counter() - began
@@ -80,6 +75,17 @@ def usual(connection: Connection, script: str) -> Claim:
         return seconds
 
     return claim
+
+
+def usual_statement(connection: Connection, script: str) -> Callable[[int], LiteralString]:
+    """The statement of a usual claim for a batch; the connection is set up as the script says."""
+    text = (SCRIPTS / f"{script}.sql").read_text("utf-8")
+    found = re.search(r"explain \(.*?\)\n(.*?);\nrollback;", text, re.DOTALL)
+    assert found is not None
+    statement = found[1]
+    if "set jit = off;" in text:
+        connection.execute("set jit = off")
+    return lambda batch: cast(LiteralString, statement.replace("limit 10", f"limit {batch}"))
 
 
 def measure(cases: Sequence[Case], *, rounds: int) -> dict[Case, float]:

@@ -51,6 +51,9 @@ create table usual.tasks (
 );
 """
 USUAL_INDEX: LiteralString = "create index tasks_company_id_created_at_idx on usual.tasks (company_id, created_at)"
+USUAL_FIFO_INDEX: LiteralString = (
+    "create index tasks_created_at_idx on usual.tasks (created_at, id) where status = 'pending'"
+)
 
 
 @dataclass(frozen=True, slots=True)
