@@ -3,16 +3,18 @@ VENV ?= .venv
 TESTERS ?= auto
 TESTS ?=
 UPGRADE ?=
+SMALL ?=
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+BENCH_INSTALLED := $(VENV)/.installed-bench
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pythons check bench lock clean
+.PHONY: help up test test-pythons check bench bench-fairness lock clean
 
 help: ## show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 up: $(INSTALLED) ## start PostgreSQL, the API and a worker here, with three demo companies
 	@$(BIN)/taketurns up
@@ -26,8 +28,11 @@ test-pythons: ## run the tests on every other supported Python found here
 check: $(INSTALLED) ## check format, lint, types, import contracts and schema
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/check
 
-bench: $(INSTALLED) ## measure, and write bench/RESULTS.md
+bench: $(BENCH_INSTALLED) ## measure, and write bench/RESULTS.md
 	@$(BIN)/python -m bench
+
+bench-fairness: $(BENCH_INSTALLED) ## measure fairness beside FIFO and LATERAL, and draw bench/plots (SMALL=1 tries it)
+	@$(BIN)/python -m bench fairness $(if $(SMALL),--small)
 
 lock: $(INSTALLED) ## resolve pyproject.toml into requirements/ (UPGRADE=1 takes the newest releases)
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/lock $(if $(UPGRADE),--upgrade)
@@ -42,4 +47,8 @@ $(INSTALLED): requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BENCH_INSTALLED): requirements/bench.txt $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements/bench.txt
 	@touch $@

@@ -1,0 +1,1 @@
+"""`make bench-fairness`: whether companies take turns, measured and drawn."""
