@@ -81,7 +81,8 @@ def shares_table(measured: Sequence[Shares]) -> str:
         f" {ROUNDS_IN_A_WINDOW} rounds, in each of which a company has as many turns as its weight; its index is of"
         " slot-seconds per weight, once all workers are there, and is told where all tasks take one second and are"
         " there from the beginning, one company's after another's. Slow tasks take 5 s. Claims and settlements are"
-        " real, the seconds simulated. Bar for equal work: ≥ 0.999, in every window."
+        " real, the seconds simulated. Bar for equal work: ≥ 0.999, in every window. Drawn, with the waits:"
+        " [plots/fairness.png](plots/fairness.png)."
     )
 
 

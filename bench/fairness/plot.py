@@ -126,5 +126,5 @@ def _draw_waits(axes: Any, of_waits: Sequence[Waits]) -> None:
     axes.set_xticks(range(len(floods)), [f"{flood:,}" if flood else "none" for flood in floods])
     axes.set_xlabel("tasks of the company that floods")
     axes.set_ylabel("wait of the quiet companies, ms")
-    axes.set_title("Waits of quiet companies (△: never served)", loc="left")
+    axes.set_title("Waits of quiet companies (△: unserved in the run)", loc="left")
     axes.legend(fontsize=9)
