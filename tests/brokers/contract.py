@@ -720,6 +720,18 @@ class Finishing:
         assert cell.retries(task_id) == 2
         assert kinds(cell, task_id) == ["created", "claimed", "retried", "claimed", "retried"]
 
+    async def test_seconds_may_be_whole_or_not_in_one_batch(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        batch = [new_tasks(delay_seconds=delay)[0] for delay in (60, None, 0.5)]
+        made = await cell.broker.enqueue("acme", batch, at=NOON)
+        assert [task.run_after for task in made] == [NOON + timedelta(seconds=delay) for delay in (60, 0, 0.5)]
+        await cell.broker.promote(at=NOON + DAY)
+        claimed = await cell.broker.claim(WORKER, queues=["default"], batch=3, at=NOON + DAY)
+        ended = [
+            Report(task, Outcome.RETRY, delay_seconds=delay) for task, delay in zip(claimed, (60, 0.5, 5), strict=True)
+        ]
+        assert len(await cell.broker.settle(ended, at=NOON + DAY)) == 3
+
     async def test_a_deferred_task_waits_for_its_time_without_a_penalty(self, cell: Cell) -> None:
         cell.add_company("acme")
         (task_id,) = ids(await cell.broker.enqueue("acme", new_tasks(), at=NOON))

@@ -6,7 +6,7 @@ What is asked for in a company's name is asked of the database of that company.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -135,7 +135,7 @@ class PostgresBroker:
             [report.outcome.value for report in ordered],
             [report.result for report in ordered],
             [report.error for report in ordered],
-            [report.delay_seconds for report in ordered],
+            _seconds(report.delay_seconds for report in ordered),
             at,
         )
         return {task_id for _, task_id in rows}
@@ -300,9 +300,9 @@ def enqueue_arguments(
         [task.queue for task in tasks],
         [task.priority for task in tasks],
         [task.run_after for task in tasks],
-        [task.delay_seconds for task in tasks],
+        _seconds(task.delay_seconds for task in tasks),
         [task.max_retries for task in tasks],
-        [task.timeout_seconds for task in tasks],
+        _seconds(task.timeout_seconds for task in tasks),
         [task.idempotency_key for task in tasks] if has_keys else None,
         [task.fingerprint for task in tasks] if has_keys else None,
         key_lifetime,
@@ -314,6 +314,11 @@ def enqueue_arguments(
         uniques and [unique and unique.seconds for unique in uniques],
         uniques and [unique and unique.on_conflict.value for unique in uniques],
     )
+
+
+def _seconds(values: Iterable[float | None]) -> list[float | None]:
+    """Numbers of seconds as the driver wants them: not some whole and some not."""
+    return [None if value is None else float(value) for value in values]
 
 
 def _quoted(tag: str) -> str:
