@@ -82,7 +82,7 @@ async def test_json_of_other_names_is_taken(client: AsyncClient, acme: Company) 
     [
         (TASKS, "GET, HEAD, OPTIONS, POST"),
         ("/companies/acme", "DELETE, GET, HEAD, OPTIONS, PATCH"),
-        ("/companies/acme/tasks/batch", "GET, HEAD, OPTIONS, POST"),
+        ("/companies/acme/tasks/batch", "DELETE, GET, HEAD, OPTIONS, POST"),
         ("/workers/process", "OPTIONS, POST"),
         ("/health", "GET, HEAD, OPTIONS"),
         ("/docs", "GET, HEAD, OPTIONS"),

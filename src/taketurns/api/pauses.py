@@ -47,6 +47,7 @@ async def put_pause_of_company(request: Request) -> Response:
 
 @router.delete(
     paths.PAUSES_OF_COMPANY,
+    dependencies=lists.ONE_OF_EACH,
     status_code=204,
     response_description="The tasks are given turns again, in the order in which they waited.",
     responses=documented(
@@ -83,6 +84,7 @@ async def put_pause(request: Request) -> Response:
 
 @router.delete(
     paths.PAUSES,
+    dependencies=lists.ONE_OF_EACH,
     status_code=204,
     response_description="The tasks are given turns again, in the order in which they waited.",
     responses=documented(problems.PAUSE_NOT_FOUND, problems.UNKNOWN_PARAMETER, problems.INVALID_REQUEST),

@@ -53,10 +53,11 @@ begin
         (select jsonb_agg(jsonb_build_array(r.queue, r.place::text)) from rotations r),
         (select jsonb_agg(jsonb_build_array(p.queue, p.company_id, p.count)) from (
             select p.queue, p.company_id, count(*) from pending_tasks p group by p.queue, p.company_id) p),
-        (select jsonb_agg(jsonb_build_array(t.queue, t.company_id, t.place::text)) from turns t)
+        (select jsonb_agg(jsonb_build_array(ltrim(t.queue, '!'), t.company_id, t.place::text)) from turns t)
     returning number into entry;
     select array_agg(c.company_id), array_agg(c.task_id), array_agg(c.queue) into of_companies, of_tasks, of_queues
-    from claim(for_worker, in_queues, batch, with_token, skipped_types) c;
+    from claim(for_worker, in_queues, batch, with_token, skipped_types) c
+    where c.task_id is not null;
     update watched w
     set taken = (
             select jsonb_agg(jsonb_build_array(t.queue, t.company))
