@@ -330,7 +330,7 @@ async def test_a_plus_sign_that_was_not_escaped_is_understood(client: AsyncClien
 async def test_unknown_parameters_are_refused_with_the_known_ones(client: AsyncClient, name: str) -> None:
     answer = await client.get(f"{TASKS}?{name}=1")
     assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter")
-    assert "limit, offset, cursor, status, type, tag, errorFingerprint, createdAfter, createdBefore, sort" in answer.json()["detail"]
+    assert "limit, offset, cursor, status, type, tag, errorFingerprint, createdAfter" in answer.json()["detail"]
     for method, path in [("POST", TASKS), ("GET", "/health"), ("GET", "/limits"), ("GET", "/companies/acme")]:
         body: dict[str, Any] = {"type": "anything"}
         answer = await client.request(method, f"{path}?{name}=1", json=body)
