@@ -27,7 +27,9 @@ from taketurns.storage.models import Task
 from tests.servers import DatabaseServer
 
 AWAY = "postgresql://taketurns@127.0.0.1:1/nowhere"
-OF_OPERATORS = ("/companies/{companyId}/keys", "/companies/{companyId}/pauses")
+# What is asked or done beyond the wall: a task that waits tells why, and that lies with others too.
+OF_OPERATORS = tuple("/companies/{companyId}/" + name for name in ("keys", "pauses", "stats", "export"))
+WHY = ("get", "/companies/{companyId}/tasks/{taskId}")
 BODIES = {
     "/companies/{companyId}/operations": {"kind": "retry", "filter": {"status": ["failed"]}},
     "/companies/{companyId}/tasks/{taskId}/reschedule": {"runAfter": "2100-01-01T00:00:00Z"},
@@ -71,7 +73,7 @@ async def test_every_route_within_a_company_is_behind_its_wall(
         (method, path)
         for path, methods in document["paths"].items()
         for method in methods
-        if path.startswith("/companies/{companyId}/") and not path.startswith(OF_OPERATORS)
+        if path.startswith("/companies/{companyId}/") and not path.startswith(OF_OPERATORS) and (method, path) != WHY
     ]
     assert {path for _, path in routes} >= BODIES.keys()
     for method, path in routes:

@@ -120,7 +120,7 @@ async def test_what_is_named_is_changed_and_the_rest_is_told(cell: PostgresCell)
 async def test_failed_ones_are_run_again_and_a_quota_stops_at_its_end(cell: PostgresCell) -> None:
     failed = await add(cell, 8)
     await fail(cell, 8)
-    cell.set_quotas("acme", hour=5)
+    cell.set_quotas("acme", day=5)
     over = await carry_on(cell, await begin(cell, Kind.RETRY, wanted=Filter(statuses=frozenset({Status.FAILED}))))
     assert (over.done, over.skipped) == (5, {"quotaExceeded": 3})
     assert cell.standing() == {Status.PENDING: 5, Status.FAILED: 3}

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from uuid import UUID
 
 from structlog.typing import FilteringBoundLogger
@@ -30,6 +31,7 @@ from taketurns.worker.settling import Settler
 MET_MOST = 1_000
 SUSPECTS_WAIT_POLLS = (5.0, 15.0)
 AGAIN_SECONDS = 0.01  # the least that is waited for a rate, of which there may be many
+BEFORE_FIRST_BEAT_SECONDS = 0.1  # what is waited for it as long as the broker's clock is not known
 
 
 class Prospects:
@@ -163,13 +165,17 @@ class Claiming:
                 worker_id, queues=self._queues, batch=room, skipped_types=self.skipped_types()
             )
             self._count(tasks, room, time.monotonic() - began)
-            until_again = None if tasks.again_at is None else self._lease.seconds_until(tasks.again_at)
-            self._until_next = min(
-                self._poll_seconds if until_again is None else max(until_again, AGAIN_SECONDS), self._poll_seconds
-            )
+            self._until_next = min(self._poll_seconds, self._seconds_until(tasks.again_at))
             to_begin = await self._with_one_suspect(tasks)
             self._begin(to_begin, worker_id is self._lease.worker_id and self._lease.is_held)
             return len(tasks)
+
+    def _seconds_until(self, again_at: datetime | None) -> float:
+        """How long to wait for what a rate lets start again."""
+        if again_at is None:
+            return self._poll_seconds
+        seconds = self._lease.seconds_until(again_at)
+        return BEFORE_FIRST_BEAT_SECONDS if seconds is None else max(seconds, AGAIN_SECONDS)
 
     async def _with_one_suspect(self, tasks: Sequence[ClaimedTask]) -> Sequence[ClaimedTask]:
         """What is left once all suspects but one in hand are put off, so that a killer dies alone: fault 092."""
