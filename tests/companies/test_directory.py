@@ -17,6 +17,7 @@ from taketurns.engine.errors import Unavailable, UnknownCompany
 from taketurns.engine.quota import Quotas
 from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
 from taketurns.storage.database import Database, call
+from tests.waiting import PATIENCE
 
 TASK = NewTask(type="work", payload="{}")
 
@@ -240,12 +241,13 @@ async def test_a_deletion_waits_for_the_claim_that_decides_and_not_for_ever(
     await broker.enqueue("acme", [TASK])
     await end(broker, await claim(broker))
     hold = f"select pg_advisory_xact_lock({database.schema}.cell_lock())".encode()
+    monkeypatch.setattr(directory, "LOCK_SECONDS", PATIENCE)
     async with database.transaction() as connection:
         await connection.execute(hold)
         deletion = asyncio.create_task(directory.delete(database, "acme"))
         await waits_for_a_lock(database)
-        with monkeypatch.context() as patient:
-            patient.setattr(directory, "LOCK_SECONDS", 0.05)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(directory, "LOCK_SECONDS", 0.05)
             with pytest.raises(Unavailable):
                 await directory.delete(database, "acme")
     assert await deletion
@@ -253,7 +255,7 @@ async def test_a_deletion_waits_for_the_claim_that_decides_and_not_for_ever(
 
 
 async def waits_for_a_lock(database: Database, waiting: int = 1) -> None:
-    async with asyncio.timeout(5), database.connection() as connection:
+    async with asyncio.timeout(PATIENCE), database.connection() as connection:
         while True:
             cursor = await connection.execute(
                 "select from pg_locks where locktype in ('advisory', 'relation') and not granted"
