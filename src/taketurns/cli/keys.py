@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ import typer
 from taketurns.api import answers
 from taketurns.assembly.keys import make_stamp
 from taketurns.cli.actor import actor
+from taketurns.cli.database import with_database
 from taketurns.companies import directory, keys
 from taketurns.companies.errors import KeyNotActive
 from taketurns.companies.keys import ApiKey, Made
@@ -123,16 +123,8 @@ def revoke(settings: Settings, named: str, *, as_json: bool) -> int:
 
 
 def _told(settings: Settings, do: Callable[[Database], Awaitable[Answer]], tell: Callable[[Answer], None]) -> int:
-    async def done() -> Answer:
-        database = Database(settings.database_url, schema=settings.schema_name, pool_size=1)
-        await database.open()
-        try:
-            return await do(database)
-        finally:
-            await database.close()
-
     try:
-        tell(asyncio.run(done()))
+        tell(with_database(settings, do))
     except (Refused, UnknownCompany, KeyNotActive, InvalidOption) as error:
         typer.echo(str(error), err=True)
         return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from taketurns.assembly.brokers import make_database
+from taketurns.cli.database import with_database
 from taketurns.engine.errors import TaketurnsError, UnknownCompany
 from taketurns.operations import ledger
 from taketurns.operations.ledger import NewOperation, Operation
@@ -62,16 +61,8 @@ def abort(settings: Settings, company: str, operation_id: UUID) -> int:
 
 
 def _run(settings: Settings, act: Callable[[Database], Awaitable[None]]) -> int:
-    async def run() -> None:
-        database = make_database(settings, name="taketurns-operations", pool_size=2)
-        await database.open()
-        try:
-            await act(database)
-        finally:
-            await database.close()
-
     try:
-        asyncio.run(run())
+        with_database(settings, act)
     except TaketurnsError as error:
         typer.echo(str(error), err=True)
         return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +10,7 @@ import typer
 from sqlalchemy import func, select
 
 from taketurns.cli.actor import actor
+from taketurns.cli.database import with_database
 from taketurns.companies import directory, pauses
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
@@ -54,16 +54,8 @@ async def _now(database: Database) -> datetime:
 
 
 def _told(settings: Settings, act: Callable[[Database], Awaitable[bool]], *, done: str, missing: str) -> int:
-    async def with_database() -> bool:
-        database = Database(settings.database_url, schema=settings.schema_name, pool_size=1)
-        await database.open()
-        try:
-            return await act(database)
-        finally:
-            await database.close()
-
     try:
-        found = asyncio.run(with_database())
+        found = with_database(settings, act)
     except Unavailable as error:
         typer.echo(str(error), err=True)
         return 1

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 from uuid import UUID
 
 import typer
 from sqlalchemy import exists, select
 
 from taketurns.api import answers
+from taketurns.cli.database import with_database
 from taketurns.companies import directory
 from taketurns.engine import durations
 from taketurns.engine.errors import Unavailable
@@ -24,8 +23,6 @@ from taketurns.history.why import Reason, Waiting
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
 from taketurns.storage.models import Company, Task
-
-Answer = TypeVar("Answer")
 
 
 def why(settings: Settings, task_id: UUID, *, company: str | None) -> int:
@@ -123,16 +120,8 @@ def _attempts(told: Attempts, *, seconds: float) -> str:
 
 
 def _told(settings: Settings, read: Callable[[Database], Awaitable[str | None]], *, missing: str) -> int:
-    async def with_database() -> str | None:
-        database = Database(settings.database_url, schema=settings.schema_name, pool_size=1)
-        await database.open()
-        try:
-            return await read(database)
-        finally:
-            await database.close()
-
     try:
-        found = asyncio.run(with_database())
+        found = with_database(settings, read)
     except Unavailable as error:
         typer.echo(str(error), err=True)
         return 1
