@@ -346,13 +346,11 @@ class SchedulePage(TypedDict):
     nextCursor: str | None
 
 
-class KeyBody(TypedDict):
-    """A key of a company, as far as it may be shown."""
+class _Key(TypedDict):
+    """What is shown of any key."""
 
     id: Id
-    companyId: Id
     name: str
-    scopes: list[str]
     prefix: Annotated[str, Field(description="How the key begins.")]
     lastFour: Annotated[str, Field(description="How the key ends.")]
     replaces: Annotated[MaybeId, Field(description="The key that this one was made from by rotation.")]
@@ -361,6 +359,13 @@ class KeyBody(TypedDict):
     revokedAt: MaybeTime
     lastUsedAt: Annotated[MaybeTime, Field(description="Noted once a minute at most.")]
     isActive: Annotated[bool, Field(description="It was not revoked and has not expired.")]
+
+
+class KeyBody(_Key):
+    """A key of a company, as far as it may be shown."""
+
+    companyId: Id
+    scopes: list[str]
 
 
 class MadeKeyBody(KeyBody):
@@ -377,20 +382,10 @@ class KeyPage(TypedDict):
     nextCursor: str | None
 
 
-class OperatorKeyBody(TypedDict):
+class OperatorKeyBody(_Key):
     """A key of an operator, as far as it may be shown."""
 
-    id: Id
-    name: str
     role: Role
-    prefix: Annotated[str, Field(description="How the key begins.")]
-    lastFour: Annotated[str, Field(description="How the key ends.")]
-    replaces: Annotated[MaybeId, Field(description="The key that this one was made from by rotation.")]
-    createdAt: Time
-    expiresAt: MaybeTime
-    revokedAt: MaybeTime
-    lastUsedAt: Annotated[MaybeTime, Field(description="Noted once a minute at most.")]
-    isActive: Annotated[bool, Field(description="It was not revoked and has not expired.")]
 
 
 class MadeOperatorKeyBody(OperatorKeyBody):
