@@ -35,7 +35,7 @@ from taketurns.storage.ids import new_id
 
 KILLS = 20
 SUBMITTERS = 64
-LOAD_SECONDS = (0.5, 3.0)
+LOAD_SECONDS = (1.0, 3.0)
 
 
 @dataclass

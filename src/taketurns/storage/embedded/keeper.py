@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 RETRY_SECONDS = 10.0  # how long a dead server's lock file or shared memory may stand in the way of a new one
+_STARTED_SECONDS = 1.0  # a server that ran for so long had started: what ended it then is no reason to give up
 _PAUSE_SECONDS = 0.25
 _REFUSED = 1  # the server's exit status when it will not start
 _LOG = 1  # standard output and error are the server's log, which it inherits
@@ -74,7 +75,7 @@ class Keeper:
             ended = time.monotonic()
             if code == _REFUSED and not self._something_was_in_the_way(log_size):
                 break
-            if code == 0 or ended - started > RETRY_SECONDS:
+            if code == 0 or (code != _REFUSED and ended - started > _STARTED_SECONDS):
                 failing_since = None
                 continue
             failing_since = failing_since or started
