@@ -33,7 +33,7 @@ CLAIMERS = [1, 4, 16]
 WATCHED = """
 create table if not exists watched (
     number bigint generated always as identity primary key, queues text[], batch integer,
-    companies jsonb, rotations jsonb, waiting jsonb, places jsonb, taken jsonb, held jsonb);
+    companies jsonb, rotations jsonb, waiting jsonb, places jsonb, over_dead_rows boolean, taken jsonb, held jsonb);
 
 create or replace function claim_watched(
     for_worker uuid, in_queues text[], batch integer, with_token uuid, skipped_types text[]
@@ -46,14 +46,15 @@ declare
     of_queues text[];
 begin
     perform pg_advisory_xact_lock(cell_lock());
-    insert into watched (queues, batch, companies, rotations, waiting, places)
+    insert into watched (queues, batch, companies, rotations, waiting, places, over_dead_rows)
     select in_queues, batch,
         (select jsonb_agg(jsonb_build_array(c.id, c.weight, c.max_in_flight, c.paused,
             (select count(*) from processing_tasks p where p.company_id = c.id))) from companies c),
         (select jsonb_agg(jsonb_build_array(r.queue, r.place::text)) from rotations r),
         (select jsonb_agg(jsonb_build_array(p.queue, p.company_id, p.count)) from (
             select p.queue, p.company_id, count(*) from pending_tasks p group by p.queue, p.company_id) p),
-        (select jsonb_agg(jsonb_build_array(ltrim(t.queue, '!'), t.company_id, t.place::text)) from turns t)
+        (select jsonb_agg(jsonb_build_array(ltrim(t.queue, '!'), t.company_id, t.place::text)) from turns t),
+        exists (select from looks l where l.has_old_snapshot)
     returning number into entry;
     select array_agg(c.company_id), array_agg(c.task_id), array_agg(c.queue) into of_companies, of_tasks, of_queues
     from claim(for_worker, in_queues, batch, with_token, skipped_types) c
@@ -84,12 +85,17 @@ weights = st.one_of(st.integers(1, 5), st.integers(1, 100))
 
 @dataclass(frozen=True)
 class Watched:
-    """One claim: what it found, what it took, and what was held after it."""
+    """One claim: what it found, what it took, and what was held after it.
+
+    On a machine so busy that claimers wait for seconds, their own snapshots are old ones: `is_over_dead_rows`, and the
+    order is near the rule's (decision 0007).
+    """
 
     queues: list[str]
     batch: int
     companies: dict[str, Company]
     rotations: dict[str, Rotation]
+    is_over_dead_rows: bool
     taken: list[Turn]
     held: dict[str, int]
 
@@ -107,6 +113,7 @@ def _watched(
     places_of_rotations: Sequence[Any] | None,
     waiting: Sequence[Any] | None,
     places: Sequence[Any] | None,
+    is_over_dead_rows: bool,
     taken: Sequence[Any] | None,
     held: dict[str, int] | None,
 ) -> Watched:
@@ -122,6 +129,7 @@ def _watched(
         batch,
         {name: Company(weight, hands, most, paused) for name, weight, most, paused, hands in companies},
         rotations,
+        is_over_dead_rows,
         [Turn(queue, company) for queue, company in taken or ()],
         held or {},
     )
@@ -187,7 +195,8 @@ def test_every_claim_takes_the_turns_of_the_rule(
     seen = watched(cell)
     assert len(seen) == 48
     for claim in seen:
-        assert turns.take(claim.companies, claim.rotations, claim.queues, claim.batch) == claim.taken
+        told = turns.take(claim.companies, claim.rotations, claim.queues, claim.batch)
+        assert claim.is_over_dead_rows or told == claim.taken
     assert cell.contradictions() == []
 
 

@@ -21,14 +21,15 @@ LOOK = timedelta(seconds=1, milliseconds=1)  # after which a claim begins at the
 
 
 @contextmanager
-def old_snapshot(cell: PostgresCell) -> Iterator[None]:
-    """A snapshot from before many transactions."""
+def old_snapshot(cell: PostgresCell, *, seconds: float = 0) -> Iterator[None]:
+    """A snapshot from before many transactions, that has been kept for so long."""
     with other_connection(cell) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with connection.transaction():
             connection.execute("select from companies")
             for _ in range(101):
                 cell.connection.execute("select pg_current_xact_id()")
+            connection.execute("select pg_sleep(%s)", (seconds,))
             yield
 
 
@@ -55,12 +56,21 @@ def test_without_an_old_snapshot_there_are_no_floors(bare_cell: PostgresCell) ->
     assert not has_floors(bare_cell)
 
 
+def test_a_snapshot_that_is_kept_for_a_moment_is_not_old(bare_cell: PostgresCell) -> None:
+    """Claimers that wait for each other keep theirs, while others go on."""
+    bare_cell.add_company("acme")
+    bare_cell.submit("acme", 10)
+    with old_snapshot(bare_cell):
+        bare_cell.take(1)
+    assert not has_floors(bare_cell)
+
+
 @pytest.mark.parametrize("is_analyzed", [False, True])
 def test_a_claim_reads_no_more_after_thousands_of_tasks(new_cell: PostgresCell, is_analyzed: bool) -> None:
     new_cell.add_companies(50, tasks=600)
     if is_analyzed:
         new_cell.connection.execute("vacuum (analyze)")
-    with old_snapshot(new_cell):
+    with old_snapshot(new_cell, seconds=2):
         new_cell.finish(new_cell.take(10))
         fresh = pages(new_cell, 10, on=new_cell.connection)
         for _ in range(100):

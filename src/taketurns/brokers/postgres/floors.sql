@@ -1,5 +1,6 @@
 -- What a claim found: nothing older than `oldest_claim` is held. Once a second, and only then, it began at the
--- beginning, and it is asked whether somebody keeps a snapshot from before the last hundred transactions.
+-- beginning, and it is asked whether somebody has kept a snapshot for two seconds, from before the last hundred
+-- transactions; claims that wait for their turn at the lock keep theirs for less.
 -- Each look leaves a row and takes the one before away; the newest row is the first that is met from the end.
 -- Safe because it runs under the cell's lock.
 -- Lives on looks_pkey.
@@ -18,6 +19,7 @@ begin
         last.has_old_snapshot := exists (
             select from pg_stat_get_activity(null) a
             where a.backend_xmin is not null and age(a.backend_xmin) > 100 and a.pid <> pg_backend_pid()
+                and (a.xact_start < moment - interval '2 seconds') is not false
                 and a.backend_type <> 'autovacuum worker'
                 and coalesce(a.datid, 0) in (0, (select d.oid from pg_database d where d.datname = current_database())));
     end if;
