@@ -4,6 +4,8 @@ TESTERS ?= auto
 TESTS ?=
 UPGRADE ?=
 SMALL ?=
+PEERS ?=
+SCENARIOS ?=
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -11,7 +13,7 @@ BENCH_INSTALLED := $(VENV)/.installed-bench
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pythons check bench bench-fairness lock clean
+.PHONY: help up test test-pythons check bench bench-fairness bench-peers lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +35,9 @@ bench: $(BENCH_INSTALLED) ## measure, and write bench/RESULTS.md
 
 bench-fairness: $(BENCH_INSTALLED) ## measure fairness beside FIFO and LATERAL, and draw bench/plots (SMALL=1 tries it)
 	@$(BIN)/python -m bench fairness $(if $(SMALL),--small)
+
+bench-peers: $(BENCH_INSTALLED) ## measure beside other task queues (PEERS="graphile bullmq", SCENARIOS=drain, SMALL=1)
+	@$(BIN)/python -m bench.peers $(if $(PEERS),--peers $(PEERS)) $(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(if $(SMALL),--small)
 
 lock: $(INSTALLED) ## resolve pyproject.toml into requirements/ (UPGRADE=1 takes the newest releases)
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/lock $(if $(UPGRADE),--upgrade)

@@ -1,0 +1,1 @@
+"""Ours beside other task queues: the same work, on the same servers, in turn."""
