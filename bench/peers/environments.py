@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,13 @@ HOME: Final = Path(__file__).parents[2] / ".venv-peers"
 ADAPTERS: Final = Path(__file__).parent / "adapters"
 PACKAGES: Final = ADAPTERS / "package.json"
 INSTALL_SECONDS: Final = 600.0
+
+
+def last_words(text: str) -> str:
+    """The line that says best what went wrong, with nothing in it that is of this machine."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line.lower()] or lines
+    return re.sub(r"\S*[/\\]\S*", "...", telling[-1])[:300] if telling else "it said nothing"
 
 
 class NotInstalled(RuntimeError):
@@ -61,7 +69,7 @@ def install(environment: Environment) -> Installed:
     print(f"Installing {environment.name} ...", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(exist_ok=True)
-    _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+    _run([_python_for(environment), "-m", "venv", "--without-pip", str(folder)])
     pip = [sys.executable, "-m", "pip", "--python", str(installed.python)]
     _run([*pip, "install", "--quiet", "--no-compile", *environment.requirements])
     if installed.node is not None and installed.packages is not None:
@@ -74,9 +82,25 @@ def install(environment: Environment) -> Installed:
     return installed
 
 
+def _python_for(environment: Environment) -> str:
+    """This program's own Python, or the first that is found of those that are new enough."""
+    if sys.version_info[:2] >= environment.python:
+        return sys.executable
+    oldest = f"{environment.python[0]}.{environment.python[1]}"
+    for minor in range(environment.python[1], environment.python[1] + 3):
+        version = f"{environment.python[0]}.{minor}"
+        for python in (f"python{version}", *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))):
+            try:
+                _run([python, "-c", "import venv"])
+            except NotInstalled:
+                continue
+            return python
+    raise NotInstalled(f"it needs Python {oldest} or later, and none was found")
+
+
 def _wanted(environment: Environment) -> str:
     """What the environment is made from; another one is made when this has changed."""
-    lines = [f"Python {sys.version}", *environment.requirements]
+    lines = [f"Python {sys.version} or {environment.python}", *environment.requirements]
     return "\n".join([*lines, PACKAGES.read_text(encoding="utf-8")] if environment.is_node else lines)
 
 
@@ -94,5 +118,5 @@ def _run(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalled(str(error)) from error
     if said.returncode != 0:
-        raise NotInstalled(" ".join((said.stderr or said.stdout).split())[-300:])
+        raise NotInstalled(last_words(said.stderr or said.stdout))
     return said.stdout

@@ -18,7 +18,7 @@ import psutil
 
 from bench.peers import records
 from bench.peers.catalogue import Peer
-from bench.peers.environments import Installed
+from bench.peers.environments import Installed, last_words
 from bench.peers.orders import Orders
 from bench.peers.records import Run
 from bench.peers.stores import Stores
@@ -234,8 +234,7 @@ class Stage:
         self._folder.cleanup()
         if isinstance(error, PeerFailed):
             late = "it took too long: " if self.is_late else ""
-            last = " ".join(said.splitlines()[-3:])[-300:]
-            raise PeerFailed(f"{late}{error}{f' ({last})' if last else ''}") from error
+            raise PeerFailed(f"{late}{error}{f' ({last_words(said)})' if said else ''}") from error
 
     @property
     def is_late(self) -> bool:

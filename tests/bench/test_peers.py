@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bench.peers import catalogue, records, scenarios, tables
 from bench.peers.catalogue import PEERS, Environment, Peer
-from bench.peers.environments import NotInstalled, install
+from bench.peers.environments import NotInstalled, install, last_words
 from bench.peers.orders import Orders
 from bench.peers.records import RECORD, Run
 from bench.peers.tables import Measured
@@ -166,6 +166,26 @@ def test_every_peer_has_its_file_and_its_version() -> None:
     requirements = [line for peer in PEERS for line in peer.environment.requirements]
     assert [line for line in requirements if "==" not in line] == []
     assert len({peer.name for peer in PEERS}) == len(PEERS)
+
+
+def test_what_is_told_of_a_failure_names_no_place_of_this_machine() -> None:
+    said = """
+        Looking in indexes: https://packages.example/simple
+        Traceback (most recent call last):
+          File "/home/somebody/peers/worker.py", line 3, in <module>
+        RuntimeError: no socket at /run/server/.s.5432
+    """
+    assert last_words(said) == "RuntimeError: no socket at ..."
+    assert last_words("killed") == "killed"
+    assert last_words("") == "it said nothing"
+
+
+def test_an_environment_for_a_python_that_is_nowhere_says_which(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bench.peers.environments.HOME", tmp_path)
+    with pytest.raises(NotInstalled, match=r"needs Python 4\.1 or later"):
+        install(Environment("late", ("whatever==1",), python=(4, 1)))
 
 
 def test_an_environment_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
