@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.installed-bench
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Whatever is set around it: what no process may keep, every one of the many that tests start compiles again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test test-pythons check bench bench-fairness bench-peers lock clean
