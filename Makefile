@@ -27,7 +27,7 @@ test: $(INSTALLED) ## run the tests (TESTS="tests/engine -k retry", TESTERS=2 se
 	@$(BIN)/python -m pytest -n $(TESTERS) $(TESTS)
 
 test-pythons: ## run the tests on every other supported Python found here
-	@PYTHON="$(PYTHON)" scripts/check_pythons $(TESTS)
+	+@PYTHON="$(PYTHON)" scripts/check_pythons $(TESTS)
 
 check: $(INSTALLED) ## check format, lint, types, import contracts and schema
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/check
