@@ -168,14 +168,25 @@ def test_the_readme_is_true_and_a_hard_death_in_the_flood_leaves_no_process(
     home: Path, start: Start, tmp_path: Path
 ) -> None:
     up = start("--home", str(home))
-    create, again, look, flood, look_behind = (
-        block.replace("http://127.0.0.1:8000", up.address) for block in readme_blocks("Try it") if "curl" in block
-    )
+    create, again, look, flood, look_behind = readme_commands("Try it", up)
     task = json.loads(paste(create))
     assert "idempotent-replayed: true" in paste(again).lower()
     newest, done = documents(paste(look))
     assert list(statuses(newest)) == [task["id"]]
     assert set(statuses(done)) <= {task["id"]}
+
+    wait, watch = readme_commands("Three ways .*?", up)
+    waited = paste(wait)
+    assert "preference-applied: wait=10" in waited.lower()
+    assert json.loads(waited.splitlines()[-1])["status"] == "completed"
+    events, _, job = paste(watch).partition("{\n")
+    assert re.findall(r"^event: (\w+)", events, re.MULTILINE) == ["created", "claimed", "completed"]
+    assert json.loads("{" + job)["status"] == "completed"
+    for name in ("app.py", "inline.py", "enqueue.py"):
+        (tmp_path / name).write_text(readme_program(name))
+    export = up.has_said("export TAKETURNS_DATABASE_URL=.*")[0]
+    assert "completed sent 6\n" in paste(f"{export}\n{shlex.quote(sys.executable)} inline.py", cwd=tmp_path)
+    assert "EnqueuedTask(" in paste(f"{export}\n{shlex.quote(sys.executable)} enqueue.py", cwd=tmp_path)
 
     quiet = json.loads(paste(flood, cwd=tmp_path))
     eventually(lambda: get(up, "initech", quiet["id"])["status"] == "completed", "the quiet company's task is done")
@@ -186,25 +197,6 @@ def test_the_readme_is_true_and_a_hard_death_in_the_flood_leaves_no_process(
     up.process.kill()
     up.process.wait()
     eventually(lambda: not processes_about(home), "nobody is left")
-
-
-def test_three_ways_to_run_a_task_work_as_the_readme_has_them(home: Path, start: Start, tmp_path: Path) -> None:
-    up = start("--home", str(home))
-    wait, watch = (block.replace("http://127.0.0.1:8000", up.address) for block in readme_blocks("Three ways .*?"))
-    waited = paste(wait)
-    assert "preference-applied: wait=10" in waited.lower()
-    assert json.loads(waited.splitlines()[-1])["status"] == "completed"
-    events, _, job = paste(watch).partition("{\n")
-    assert re.findall(r"^event: (\w+)", events, re.MULTILINE) == ["created", "claimed", "completed"]
-    assert json.loads("{" + job)["status"] == "completed"
-
-    for name in ("app.py", "inline.py", "enqueue.py"):
-        (tmp_path / name).write_text(readme_program(name))
-    export = up.has_said("export TAKETURNS_DATABASE_URL=.*")[0]
-    assert "completed sent 6\n" in paste(f"{export}\n{shlex.quote(sys.executable)} inline.py", cwd=tmp_path)
-    assert "EnqueuedTask(" in paste(f"{export}\n{shlex.quote(sys.executable)} enqueue.py", cwd=tmp_path)
-    up.press_ctrl_c()
-    assert up.wait() == 0
 
 
 def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
@@ -239,6 +231,11 @@ def paste(line: str, *, cwd: Path = ROOT) -> str:
     """What a shell prints for it."""
     command = ["bash", "-euo", "pipefail", "-c", line]
     return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+
+
+def readme_commands(section: str, up: Up) -> list[str]:
+    """The blocks of a section that ask the API, with the address that it has here."""
+    return [block.replace("http://127.0.0.1:8000", up.address) for block in readme_blocks(section) if "curl" in block]
 
 
 def readme_blocks(section: str) -> list[str]:
