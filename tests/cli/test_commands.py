@@ -20,6 +20,7 @@ import httpx2
 import jsonschema_rs
 import psycopg
 import pytest
+import typer
 from alembic.config import Config
 from sqlalchemy import make_url
 from typer.testing import CliRunner, Result
@@ -108,6 +109,83 @@ def test_an_operation_that_names_nothing_is_refused(database_url: str) -> None:
     assert (refused.exit_code, "taskIds or filter" in refused.stderr) == (2, True)
     refused = run("operations", "create", "acme", "cancel", "--tag", "a b", url=database_url)
     assert (refused.exit_code, refused.stderr.startswith("filter.tag.0: ")) == (2, True)
+
+
+# Who did it
+
+
+# Commands that show, serve, or build what there is to change; all others change something, and are in the test below.
+CHANGE_NOTHING = {
+    "api",
+    "db check",
+    "db grant",
+    "db upgrade",
+    "db url",
+    "doctor",
+    "heartbeat check",
+    "keys list",
+    "mail",
+    "openapi",
+    "operations list",
+    "stats",
+    "up",
+    "version",
+    "why",
+    "worker",
+}
+
+
+def commands(group: typer.core.TyperGroup, *names: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, typer.core.TyperGroup):
+            yield from commands(command, *names, name)
+        else:
+            yield " ".join([*names, name])
+
+
+def test_every_command_that_changes_something_is_in_the_audit(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("insert into taketurns.companies (id, slug, name) values (gen_random_uuid(), 'acme', 'A')")
+        noted: list[tuple[str, bool]] = []
+
+        def change(*command: str) -> str:
+            changed = run(*command, url=database_url)
+            assert changed.exit_code == 0, changed.output
+            rows = connection.execute(
+                "select action, actor_kind, actor_name, company_id is not null from taketurns.audit_entries"
+                " order by id offset %s",
+                [len(noted)],
+            ).fetchall()
+            assert [row[1:3] for row in rows] == [("command", getpass.getuser())], command
+            noted.append((rows[0][0], rows[0][3]))
+            return changed.stdout.split()[0]
+
+        key = change("keys", "create", "--company", "acme", "--scope", "tasks:read", "--name", "shop")
+        change("keys", "rotate", key)
+        change("keys", "revoke", key)
+        operator = change("keys", "create", "--role", "viewer", "--name", "ada")
+        change("keys", "rotate", operator)
+        change("keys", "revoke", operator)
+        for named in (["acme"], ["acme", "--type", "mail"], ["acme", "--queue", "bulk"], ["--queue", "bulk"]):
+            change("pause", *named)
+            change("resume", *named)
+        operation = change("operations", "create", "acme", "cancel", "--status", "pending")
+        change("operations", "abort", "acme", operation)
+
+    of_keys = ["createKey", "rotateKey", "revokeKey", "createOperatorKey", "rotateOperatorKey", "revokeOperatorKey"]
+    assert noted == [
+        *zip(of_keys, [True] * 3 + [False] * 3, strict=True),
+        *[("changeCompany", True)] * 2,
+        *[("putPause", True), ("liftPause", True)] * 2,
+        ("putPause", False),
+        ("liftPause", False),
+        ("createOperation", True),
+        ("abortOperation", True),
+    ]
+    walked = {"keys create", "keys rotate", "keys revoke", "pause", "resume", "operations create", "operations abort"}
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    assert set(commands(group)) == CHANGE_NOTHING | walked
 
 
 # The schema

@@ -9,7 +9,7 @@ from fastapi import Query as QueryParameters
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taketurns.api import answers, audit, bodies, headers, lists, paths, problems
+from taketurns.api import answers, bodies, guard, headers, lists, paths, problems
 from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import parts
@@ -20,8 +20,7 @@ from taketurns.engine.key import Role, Scope
 from taketurns.history import failures
 from taketurns.history.tasks import Filter
 from taketurns.operations import ledger
-from taketurns.operations.ledger import Kind, NewOperation, Operation
-from taketurns.storage.audit import Action
+from taketurns.operations.ledger import Kind, NewOperation
 
 router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["many tasks"])
 
@@ -54,16 +53,13 @@ async def create_operation(request: Request) -> Response:
             raise paths.company_not_found()
         return answers.send(answers.DryRunBody(matched=total.count, matchedIsExact=total.is_exact))
     try:
-        made, is_replayed = await ledger.create(given.database, company, new)
+        made, is_replayed = await ledger.create(given.database, company, new, by=guard.actor_of(request))
     except IdempotencyConflict:
         detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another operation"
         raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
     told = {"location": f"/companies/{made.company_id}/operations/{made.id}"}
     if is_replayed:
         told[headers.REPLAYED] = "true"
-    else:
-        details = {"kind": made.kind, "filter": made.filter}
-        await audit.note(request, Action.CREATE_OPERATION, target=made.id, company_id=made.company_id, details=details)
     return answers.send(answers.operation(made), 202, told)
 
 
@@ -103,7 +99,10 @@ async def list_operations(request: Request, query: Annotated[Query, QueryParamet
 async def get_operation(request: Request) -> Response:
     """An operation, and how far it is."""
     lists.refuse_query(request)
-    return answers.send(answers.operation(await _operation(request)))
+    found = await ledger.find(parts(request).database, paths.company(request), paths.operation_id(request))
+    if found is None:
+        raise paths.operation_not_found()
+    return answers.send(answers.operation(found))
 
 
 @router.post(
@@ -116,11 +115,10 @@ async def abort_operation(request: Request) -> Response:
     """End an operation early. What it has changed stays so; one that is over stays as it is."""
     lists.refuse_query(request)
     given, company, operation = parts(request), paths.company(request), paths.operation_id(request)
-    if not await ledger.abort(given.database, company, operation):
+    aborted = await ledger.abort(given.database, company, operation, by=guard.actor_of(request))
+    if aborted is None:
         raise paths.operation_not_found()
-    found = await _operation(request)
-    await audit.note(request, Action.ABORT_OPERATION, target=found.id, company_id=found.company_id)
-    return answers.send(answers.operation(found))
+    return answers.send(answers.operation(aborted))
 
 
 @router.get(
@@ -151,13 +149,6 @@ def new_operation(body: CreateOperation, *, key: str | None = None) -> NewOperat
         rate=body.rate,
         idempotency_key=key,
     )
-
-
-async def _operation(request: Request) -> Operation:
-    found = await ledger.find(parts(request).database, paths.company(request), paths.operation_id(request))
-    if found is None:
-        raise paths.operation_not_found()
-    return found
 
 
 def _filter(body: OperationFilter) -> Filter:

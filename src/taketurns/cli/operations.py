@@ -9,6 +9,7 @@ from uuid import UUID
 
 import typer
 
+from taketurns.cli.actor import actor
 from taketurns.cli.database import with_database
 from taketurns.engine.errors import TaketurnsError, UnknownCompany
 from taketurns.operations import ledger
@@ -31,7 +32,7 @@ def create(settings: Settings, company: str, new: NewOperation, *, dry_run: bool
             bound = "" if total.is_exact else "at least "
             typer.echo(json.dumps(told) if as_json else f"{bound}{total.count} tasks")
         else:
-            operation, _ = await ledger.create(database, company, new)
+            operation, _ = await ledger.create(database, company, new, by=actor())
             _tell([operation], as_json=as_json)
 
     return _run(settings, made)
@@ -53,7 +54,7 @@ def abort(settings: Settings, company: str, operation_id: UUID) -> int:
     """End an operation early."""
 
     async def aborted(database: Database) -> None:
-        if not await ledger.abort(database, company, operation_id):
+        if await ledger.abort(database, company, operation_id, by=actor()) is None:
             raise TaketurnsError(f"company {company!r} has no operation {operation_id}")
         typer.echo("aborted: what was changed stays so")
 

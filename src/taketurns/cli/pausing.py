@@ -37,7 +37,7 @@ def resume(settings: Settings, company: str | None, *, queue: str | None, type: 
 
     async def lift(database: Database) -> bool:
         if queue is not None or type is not None:
-            return await pauses.lift(database, company, queue=queue, type=type)
+            return await pauses.lift(database, company, queue=queue, type=type, by=actor())
         return await _change(database, company, {"paused": False})
 
     return _told(settings, lift, done="goes on", missing="there is no such pause, or no such company")

@@ -12,13 +12,15 @@ from typing import Any, Final
 from uuid import UUID
 
 import psycopg
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, select
 
 from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
 from taketurns.engine.task import TERMINAL, Status
 from taketurns.history import tasks
 from taketurns.history.tasks import Filter
-from taketurns.storage.database import Database, Row
+from taketurns.storage import audit
+from taketurns.storage.audit import Action, Actor
+from taketurns.storage.database import Database, Row, call, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Company
 from taketurns.storage.models import Operation as OperationTable
@@ -145,38 +147,57 @@ _COLUMNS: Final = (
 
 
 async def create(
-    database: Database, company: UUID | str, new: NewOperation, *, at: datetime | None = None
+    database: Database,
+    company: UUID | str,
+    new: NewOperation,
+    *,
+    by: Actor | None = None,
+    at: datetime | None = None,
 ) -> tuple[Operation, bool]:
     """Take in an operation; with it, whether an earlier request with its key had made it.
 
     Raises UnknownCompany and IdempotencyConflict.
     """
-    operation_id = new_id()
+    operation_id, bound = new_id(), database.of(company)
+    arguments = (
+        str(company),
+        operation_id,
+        new.kind.value,
+        json.dumps(new.filter),
+        None if new.statuses is None else sorted(new.statuses),
+        new.run_after,
+        new.rate,
+        None if new.task_ids is None else sorted(set(new.task_ids)),
+        new.idempotency_key,
+        None if new.idempotency_key is None else new.fingerprint(),
+        at,
+    )
     try:
-        ((is_new,),) = await database.of(company).call(
-            "create_operation",
-            str(company),
-            operation_id,
-            new.kind.value,
-            json.dumps(new.filter),
-            None if new.statuses is None else sorted(new.statuses),
-            new.run_after,
-            new.rate,
-            None if new.task_ids is None else sorted(set(new.task_ids)),
-            new.idempotency_key,
-            None if new.idempotency_key is None else new.fingerprint(),
-            at,
-        )
+        async with bound.transaction() as connection:
+            ((is_new,),) = await call(connection, bound.schema, "create_operation", *arguments)
+            is_it = (
+                OperationTable.id == operation_id if is_new else OperationTable.idempotency_key == new.idempotency_key
+            )
+            statement = select(*_COLUMNS, OperationTable.fingerprint).where(
+                OperationTable.company_id == _owner(company)
+            )
+            for *told, fingerprint in await fetch(connection, bound.schema, statement.where(is_it)):
+                if not is_new and fingerprint != new.fingerprint():
+                    raise IdempotencyConflict([0], of=1)
+                made = Operation(*told)
+                if is_new:
+                    await audit.write(
+                        connection,
+                        bound.schema,
+                        by,
+                        Action.CREATE_OPERATION,
+                        target=made.id,
+                        company_id=made.company_id,
+                        details={"kind": made.kind, "filter": made.filter},
+                    )
+                return made, not is_new
     except psycopg.errors.NoDataFound as error:
         raise UnknownCompany(str(company)) from error
-    identity = OperationTable.id == operation_id if is_new else OperationTable.idempotency_key == new.idempotency_key
-    statement = select(*_COLUMNS, OperationTable.fingerprint).where(
-        OperationTable.company_id == _owner(company), identity
-    )
-    for *told, fingerprint in await database.of(company).fetch(statement):
-        if not is_new and fingerprint != new.fingerprint():
-            raise IdempotencyConflict([0], of=1)
-        return Operation(*told), not is_new
     raise UnknownCompany(str(company))
 
 
@@ -206,8 +227,7 @@ def matching(kind: Kind, wanted: Filter, *, created_before: datetime | None = No
 
 async def find(database: Database, company: UUID | str, operation_id: UUID) -> Operation | None:
     """The operation, or None when the company has none of this id."""
-    statement = select(*_COLUMNS).where(OperationTable.company_id == _owner(company), OperationTable.id == operation_id)
-    rows = await database.of(company).fetch(statement)
+    rows = await database.of(company).fetch(_of_id(company, operation_id))
     return _operation(rows[0]) if rows else None
 
 
@@ -230,10 +250,19 @@ async def page(
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
-async def abort(database: Database, company: UUID | str, operation_id: UUID) -> bool:
-    """End an operation early: what was changed stays so. False when the company has none of this id."""
-    ((known,),) = await database.of(company).call("abort_operation", str(company), operation_id)
-    return bool(known)
+async def abort(
+    database: Database, company: UUID | str, operation_id: UUID, *, by: Actor | None = None
+) -> Operation | None:
+    """End an operation early: what was changed stays so. None when the company has none of this id."""
+    bound = database.of(company)
+    async with bound.transaction() as connection:
+        await call(connection, bound.schema, "abort_operation", str(company), operation_id)
+        for row in await fetch(connection, bound.schema, _of_id(company, operation_id)):
+            aborted = _operation(row)
+            action = Action.ABORT_OPERATION
+            await audit.write(connection, bound.schema, by, action, target=aborted.id, company_id=aborted.company_id)
+            return aborted
+    return None
 
 
 def read_filter(told: Mapping[str, Any]) -> Filter:
@@ -251,6 +280,10 @@ def read_filter(told: Mapping[str, Any]) -> Filter:
 
 def _operation(row: Row) -> Operation:
     return Operation(*row)
+
+
+def _of_id(company: UUID | str, operation_id: UUID) -> Select[Any]:
+    return select(*_COLUMNS).where(OperationTable.company_id == _owner(company), OperationTable.id == operation_id)
 
 
 def _is(company: UUID | str) -> ColumnElement[bool]:
