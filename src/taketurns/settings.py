@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from taketurns.engine import key, registry
+from taketurns.engine import addresses, key, registry, token
 
 DAYS_MAX = 36_500.0
 SECONDS_MAX = 86_400.0
@@ -68,6 +68,36 @@ class Settings(BaseSettings):
         None,
         min_length=16,
         description="Lets whoever sends it as a bearer token read /metrics, besides operators; without blanks.",
+    )
+
+    oidc_issuer: str | None = Field(
+        None,
+        description="An identity provider (OpenID Connect) whose tokens the API takes besides keys, as they name it in"
+        " `iss`. Needs `pip install 'taketurns[oidc]'`.",
+    )
+    oidc_audience: str | None = Field(
+        None, min_length=1, validate_default=True, description="What tokens for this API have in `aud`."
+    )
+    oidc_jwks_url: str | None = Field(
+        None, description="Where the issuer's public keys are, when its own document must not be asked for that."
+    )
+    oidc_algorithms: Annotated[list[str], NoDecode] = Field(
+        ["RS256", "ES256"],
+        min_length=1,
+        description="How tokens may be signed, by names with commas between: RS…, PS…, ES… or EdDSA.",
+    )
+    oidc_company_claim: str = Field(
+        "company", min_length=1, description="The claim with a company's id or slug; a path with dots leads within."
+    )
+    oidc_scope_claim: str = Field("scope", min_length=1, description="The claim with the scopes: a text or a list.")
+    oidc_role_claim: str | None = Field(
+        None,
+        min_length=1,
+        description="The claim with the role of an operator, in tokens that name no company. No token is an operator's"
+        " when this is not set.",
+    )
+    oidc_leeway_seconds: float = Field(
+        30.0, ge=0, le=300, description="How far the clocks of the identity provider and of this host may be apart."
     )
 
     host: str = "127.0.0.1"
@@ -128,7 +158,32 @@ class Settings(BaseSettings):
             )
         return peppers
 
-    @field_validator("queues", mode="before")
+    @field_validator("oidc_issuer", "oidc_jwks_url")
+    @classmethod
+    def _cannot_be_tampered_with(cls, url: str | None) -> str | None:
+        if url is not None and not addresses.is_trustworthy(url):
+            raise PydanticCustomError("oidc_url", "must be an https:// URL, or http:// on loopback")
+        return url
+
+    @field_validator("oidc_audience")
+    @classmethod
+    def _is_there_with_an_issuer(cls, audience: str | None, given: ValidationInfo) -> str | None:
+        if audience is None and given.data.get("oidc_issuer") is not None:
+            raise PydanticCustomError("oidc_audience", "must be set with TAKETURNS_OIDC_ISSUER")
+        return audience
+
+    @field_validator("oidc_algorithms")
+    @classmethod
+    def _need_a_key_pair(cls, algorithms: list[str]) -> list[str]:
+        if wrong := sorted(set(algorithms) - token.ALGORITHMS.keys()):
+            raise PydanticCustomError(
+                "oidc_algorithms",
+                "{wrong} cannot be taken: a signature must need a private key, as with {known}",
+                {"wrong": ", ".join(wrong), "known": ", ".join(token.ALGORITHMS)},
+            )
+        return algorithms
+
+    @field_validator("queues", "oidc_algorithms", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

@@ -84,7 +84,10 @@ class Event(StrEnum):
     JOBS_OF_NO_COMPANY_DROPPED = "jobs dropped: their company is gone"
     REDIS_SET_UP_WRONGLY = "Redis is set up in a way that can lose jobs"
 
-    # Keys.
+    # Keys and tokens.
+    TOKEN_REFUSED = "a token was refused"  # noqa: S105
+    IDENTITY_PROVIDER_READ = "the keys of the identity provider were read"
+    IDENTITY_PROVIDER_UNAVAILABLE = "the keys of the identity provider cannot be read, will be tried again"
     KEY_USE_NOT_NOTED = "the use of a key could not be noted"
     AUDIT_NOT_WRITTEN = "a change could not be noted in the audit"
 

@@ -169,11 +169,11 @@ async def test_every_change_is_noted_with_who_made_it_and_from_where(house: Hous
     assert [(one["action"], one["actorKind"], one["companyId"], one["target"]) for one in entries] == [
         ("createKey", "operator", acme, shop["id"]),
         ("changeCompany", "operator", acme, acme),
-        ("createSchedule", "key", acme, schedule),
-        ("changeSchedule", "key", acme, schedule),
-        ("deleteSchedule", "key", acme, schedule),
-        ("cancelTask", "key", acme, task),
-        ("retryTask", "key", acme, task),
+        ("createSchedule", "company", acme, schedule),
+        ("changeSchedule", "company", acme, schedule),
+        ("deleteSchedule", "company", acme, schedule),
+        ("cancelTask", "company", acme, task),
+        ("retryTask", "company", acme, task),
         ("processTasks", "operator", None, "workers"),
     ]
     assert [one["keyId"] for one in entries] == [by["id"]] * 2 + [shop["id"]] * 5 + [by["id"]]

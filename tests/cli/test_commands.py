@@ -25,9 +25,10 @@ from alembic.config import Config
 from sqlalchemy import make_url
 from typer.testing import CliRunner, Result
 
-from taketurns.cli import app
+from taketurns.cli import app, configuration
 from taketurns.engine import key
 from taketurns.storage import advice, schema
+from tests.identity import AUDIENCE, DISCOVERY, IdentityProvider
 from tests.servers import DatabaseServer
 from tests.valkeys import Valkeys
 
@@ -373,6 +374,68 @@ def test_the_doctor_looks_at_the_server_of_jobs_too(database_url: str, valkey: V
     assert f"PROBLEM  jobs: Redis at {server.url} is not available: " in looked.output
 
 
+def told_by_the_doctor(database_url: str, **settings: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    looked = run("doctor", "--json", url=database_url, env=settings)
+    return looked.exit_code, {one["subject"]: (one["level"], one["found"]) for one in json.loads(looked.output)}
+
+
+def test_the_doctor_says_how_keys_are_kept(database_url: str) -> None:
+    for peppers, level, found in [
+        ("", "advice", "none: whoever can write to the database can plant a key"),
+        ("pepper pepper pepper,", "advice", "keys that were made without one work"),
+        ("pepper pepper pepper", "ok", "1"),
+    ]:
+        code, told = told_by_the_doctor(database_url, TAKETURNS_KEY_PEPPERS=peppers)
+        assert (code, told["key peppers"][0]) == (0, level)
+        assert told["key peppers"][1].startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "level", "found"),
+    [
+        ({}, 0, "ok", "on: the API asks for keys"),
+        ({"TAKETURNS_AUTHENTICATION": "off"}, 0, "advice", "off: whoever is on this machine may do everything"),
+        (
+            {"TAKETURNS_AUTHENTICATION": "off", "TAKETURNS_HOST": "0.0.0.0"},
+            1,
+            "problem",
+            "off, and TAKETURNS_HOST is 0.0.0.0",
+        ),
+        (
+            {"TAKETURNS_AUTHENTICATION": "off-on-any-address", "TAKETURNS_HOST": "0.0.0.0"},
+            0,
+            "advice",
+            "off: whoever reaches 0.0.0.0:8000 may do everything",
+        ),
+    ],
+)
+def test_the_doctor_says_who_is_let_in(
+    database_url: str, settings: dict[str, str], code: int, level: str, found: str
+) -> None:
+    answer, told = told_by_the_doctor(database_url, **settings)
+    assert (answer, told["authentication"]) == (code, (level, found))
+
+
+def test_the_doctor_says_where_workers_show_their_metrics(database_url: str) -> None:
+    assert "metrics of workers" not in told_by_the_doctor(database_url)[1]
+    _, told = told_by_the_doctor(database_url, TAKETURNS_METRICS_HOST="0.0.0.0")
+    assert told["metrics of workers"] == ("advice", "served to whoever reaches 0.0.0.0:9100")
+
+
+def test_the_doctor_asks_the_identity_provider(database_url: str, provider: IdentityProvider) -> None:
+    settings = {"TAKETURNS_OIDC_ISSUER": provider.issuer, "TAKETURNS_OIDC_AUDIENCE": AUDIENCE}
+    code, told = told_by_the_doctor(database_url, **settings)
+    assert (code, told["identity provider"]) == (0, ("ok", f"{provider.issuer}, 1 keys"))
+    code, told = told_by_the_doctor(database_url, **settings, TAKETURNS_OIDC_ALGORITHMS="ES256")
+    assert (code, told["identity provider"]) == (1, ("problem", f"{provider.issuer} has no key for ES256"))
+    _, told = told_by_the_doctor(database_url, **settings, TAKETURNS_AUTHENTICATION="off")
+    assert told["identity provider"] == ("advice", "not asked: authentication is off")
+    provider.answers[DISCOVERY] = (404, b"")
+    code, told = told_by_the_doctor(database_url, **settings)
+    assert (code, told["identity provider"][0]) == (1, "problem")
+    assert f"{provider.issuer}{DISCOVERY} answers 404" in told["identity provider"][1]
+
+
 # The document
 
 
@@ -575,6 +638,8 @@ def test_an_api_says_whether_it_asks_for_keys(
         ("TAKETURNS_KEY_PEPPERS", "short"),
         ("TAKETURNS_METRICS_TOKEN", "short"),
         ("TAKETURNS_METRICS_TOKEN", "long enough, but with blanks"),
+        ("TAKETURNS_OIDC_ISSUER", "http://id.example"),
+        ("TAKETURNS_OIDC_JWKS_URL", "http://id.example/keys"),
     ],
 )
 def test_settings_of_keys_that_are_wrong_are_named_and_not_repeated(name: str, value: str) -> None:
@@ -582,6 +647,67 @@ def test_settings_of_keys_that_are_wrong_are_named_and_not_repeated(name: str, v
     assert refused.exit_code == 2
     assert refused.stderr.startswith(name)
     assert value not in refused.stderr.replace("TAKETURNS_", "")
+
+
+# Tokens
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    provider = IdentityProvider()
+    yield provider
+    provider.stop()
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "RS256,HS512", "rs256"])
+def test_an_algorithm_that_needs_no_private_key_is_refused(algorithm: str) -> None:
+    refused = run("api", env={"TAKETURNS_OIDC_ALGORITHMS": algorithm})
+    assert refused.exit_code == 2
+    wrong = algorithm.removeprefix("RS256,")
+    told = f"TAKETURNS_OIDC_ALGORITHMS: {wrong} cannot be taken: a signature must need a private key, as with RS256, "
+    assert refused.stderr.startswith(told)
+
+
+def test_an_identity_provider_without_an_audience_is_refused() -> None:
+    refused = run("api", env={"TAKETURNS_OIDC_ISSUER": "https://id.example"})
+    assert refused.exit_code == 2
+    assert refused.stderr == "TAKETURNS_OIDC_AUDIENCE: must be set with TAKETURNS_OIDC_ISSUER\n"
+
+
+@pytest.mark.parametrize("command", ["api", "up"])
+def test_without_what_checks_tokens_an_api_that_is_to_take_them_does_not_start(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration, "find_spec", lambda name: None)
+    refused = run(
+        command, env={"TAKETURNS_OIDC_ISSUER": "https://id.example", "TAKETURNS_OIDC_AUDIENCE": "https://api.example"}
+    )
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("TAKETURNS_OIDC_ISSUER: tokens cannot be checked yet: pip install")
+
+
+def test_an_api_takes_the_tokens_of_the_identity_provider_that_is_set(
+    database_url: str, provider: IdentityProvider
+) -> None:
+    settings = {
+        "TAKETURNS_PORT": "0",
+        "TAKETURNS_OIDC_ISSUER": provider.issuer,
+        "TAKETURNS_OIDC_AUDIENCE": AUDIENCE,
+        "TAKETURNS_OIDC_COMPANY_CLAIM": "org.slug",
+        "TAKETURNS_OIDC_SCOPE_CLAIM": "permissions",
+        "TAKETURNS_OIDC_ROLE_CLAIM": "roles",
+    }
+    with process("api", url=database_url, **settings) as api, httpx2.Client() as client:
+        address = said(api, r"running on (http://\S+)")[1]
+
+        def status(method: str, path: str, body: object = None, **claims: object) -> int:
+            token = {"authorization": f"Bearer {provider.token(company=None, **claims)}"}
+            return client.request(method, address + path, headers=token, json=body).status_code
+
+        assert status("POST", "/companies", {"name": "Acme", "slug": "acme"}, roles=["operator"]) == 201
+        assert status("GET", "/tasks", org={"slug": "acme"}, permissions=["tasks:read"]) == 200
+        assert status("GET", "/tasks", org={"slug": "acme"}, permissions=[]) == 403
+        assert status("GET", "/tasks", org={"slug": "globex"}, permissions=["tasks:read"]) == 401
 
 
 # A day

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from taketurns.assembly.keys import make_stamp
 from taketurns.companies import directory, keyring, keys
-from taketurns.companies.access import CompanyKey, OperatorKey
+from taketurns.companies.access import CompanyPrincipal, OperatorPrincipal
 from taketurns.companies.directory import Company
 from taketurns.companies.errors import InvalidKey, KeyNotActive
 from taketurns.companies.keyring import FRESH_SECONDS, KeyRing
@@ -65,21 +65,21 @@ async def make(database: Database, company: str = "acme", **options: datetime | 
 
 async def is_known(ring: KeyRing, made: Made) -> bool:
     try:
-        return (await ring.principal(made.text.encode())).id == made.key.id
+        return (await ring.principal(made.text.encode())).key_id == made.key.id
     except InvalidKey:
         return False
 
 
 async def test_a_key_of_a_company_is_known_with_its_scopes(database: Database, acme: Company, ring: KeyRing) -> None:
     made = await make(database)
-    assert await ring.principal(made.text.encode()) == CompanyKey(
+    assert await ring.principal(made.text.encode()) == CompanyPrincipal(
         made.key.id, "billing", acme.id, "acme", frozenset({Scope.TASKS_READ})
     )
 
 
 async def test_an_operators_key_is_known_with_its_role(database: Database, ring: KeyRing) -> None:
     made = await keys.create_for_operator(database, stamp=STAMP, name="ada", role=Role.VIEWER)
-    assert await ring.principal(made.text.encode()) == OperatorKey(made.key.id, "ada", Role.VIEWER)
+    assert await ring.principal(made.text.encode()) == OperatorPrincipal(made.key.id, "ada", Role.VIEWER)
 
 
 async def test_nothing_in_the_database_is_the_key_or_its_secret(database: Database, acme: Company) -> None:

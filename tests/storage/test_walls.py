@@ -47,7 +47,7 @@ _VALUES = {
 }
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 _ONE_OF_A_FEW = {
-    "actor_kind": "'key'",
+    "actor_kind": "'company'",
     "kind": "'cancel'",
     "lane": "'tasks'",
     "missed": "'skip'",

@@ -408,10 +408,13 @@ class AuditEntryBody(TypedDict):
     id: Id
     at: Time
     actorKind: Annotated[
-        str, Field(description="key (a company's), operator (an operator's key) or command (at the command line).")
+        str, Field(description="company (somebody of one), operator, or command (somebody at the command line).")
     ]
-    actorName: Annotated[str, Field(description="The name of the key, or the user at the command line.")]
-    keyId: MaybeId
+    actorName: Annotated[
+        str, Field(description="The name of the key, the subject of the token, or the user at the command line.")
+    ]
+    keyId: Annotated[MaybeId, Field(description="The key that was used.")]
+    issuer: Annotated[str | None, Field(description="The identity provider whose token was used.")]
     action: Annotated[str, Field(description="The operation by its name in this document.")]
     companyId: MaybeId
     target: Annotated[str, Field(description="The id of what was changed.")]
@@ -730,6 +733,7 @@ def audit_entry(told: Entry) -> AuditEntryBody:
         actorKind=told.actor_kind,
         actorName=told.actor_name,
         keyId=told.key_id,
+        issuer=told.issuer,
         action=told.action,
         companyId=told.company_id,
         target=told.target,

@@ -86,7 +86,7 @@ def create_api(
                 yield
             for some in all_waiting:
                 await some.close()
-            await guard.keyring.close()
+            await guard.close()
 
     app = FastAPI(
         lifespan=living,

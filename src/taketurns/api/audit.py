@@ -79,6 +79,7 @@ async def note(
             telemetry.Event.AUDIT_NOT_WRITTEN,
             actor=actor.name,
             key_id=str(actor.key_id),
+            issuer=actor.issuer,
             action=action.value,
             target=str(target),
             company_id=str(company_id),

@@ -180,7 +180,7 @@ async def delete_company(request: Request, query: Annotated[DeletionQuery, Query
     if not deleted:
         raise paths.company_not_found()
     if company is not None:
-        given.guard.keyring.forget_company(company.id)
+        given.guard.forget_company(company.id)
         if given.jobs is not None:
             await given.jobs.follow_deletion(company)
     return Response(status_code=204)

@@ -66,7 +66,11 @@ class _OneExchange:
     def about(self) -> dict[str, object]:
         told: dict[str, object] = {"request_id": self.request_id}
         principal = self.scope.get("principal")
-        return told if principal is None else told | {"key_id": str(principal.id)}
+        if principal is None:
+            return told
+        if principal.key_id is None:
+            return told | {"subject": principal.name, "issuer": principal.issuer}
+        return told | {"key_id": str(principal.key_id)}
 
     @property
     def route(self) -> str:

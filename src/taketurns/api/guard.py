@@ -1,8 +1,8 @@
 """Who may call what. Every route says so beside its path, with `needs` or `open_to_all`; one that does not cannot be
 made.
 
-A request is refused in this order, whatever it names: no key or none that works (401), a key that may not do this
-(403), a company that is not the key's (404, without a look whether there is one).
+A request is refused in this order, whatever it names: no key or token, or none that works (401), one that may not do
+this (403), a company that is not its own (404, without a look whether there is one).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import ipaddress
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from uuid import UUID
 
 from fastapi.routing import APIRoute
 from starlette.requests import Request
@@ -22,11 +23,15 @@ from starlette.types import Scope as AsgiScope
 from taketurns.api import paths, problems
 from taketurns.api.problems import Problem
 from taketurns.companies import directory
-from taketurns.companies.access import CompanyKey, OperatorKey, Principal
-from taketurns.companies.errors import InvalidKey
+from taketurns.companies.access import CompanyPrincipal, OperatorPrincipal, Principal
+from taketurns.companies.errors import IdentityProviderUnavailable, InvalidKey, InvalidToken
 from taketurns.companies.keyring import KeyRing
+from taketurns.engine import key
 from taketurns.engine.key import Role, Scope
 from taketurns.storage.audit import Actor, ActorKind
+
+if TYPE_CHECKING:
+    from taketurns.companies.tokens import Tokens
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -93,13 +98,14 @@ class GuardedRoute(APIRoute):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """How an API holds its callers to their keys.
+    """How an API holds its callers to their keys, and to the `tokens` of an identity provider where there is one.
 
     Without `asks_for_keys` everybody may do everything; `on_loopback_only` then refuses whoever comes by another
     address of this machine. A `metrics_token` is asked for all the same.
     """
 
     keyring: KeyRing
+    tokens: Tokens | None = None
     asks_for_keys: bool = True
     on_loopback_only: bool = False
     metrics_token: bytes | None = None
@@ -116,14 +122,14 @@ class Guard:
             return
         principal = await self._principal(request.scope)
         request.scope["principal"] = principal
-        if isinstance(principal, OperatorKey):
+        if isinstance(principal, OperatorPrincipal):
             if not principal.role.includes(need.operator):
                 raise _refused(problems.ROLE_NEEDED, f"the role {need.operator} is needed", need)
         elif need.key is None:
-            raise _refused(problems.OPERATOR_NEEDED, "this is for operators: a company's key is not taken here", need)
+            raise _refused(problems.OPERATOR_NEEDED, "this is for operators, and not for companies", need)
         else:
             if need.key != "any" and need.key not in principal.scopes:
-                raise _refused(problems.SCOPE_NEEDED, f"the key lacks the scope {need.key}", need)
+                raise _refused(problems.SCOPE_NEEDED, f"the scope {need.key} is needed", need)
             _hold_to_its_company(request, principal)
 
     async def _principal(self, scope: AsgiScope) -> Principal:
@@ -134,11 +140,25 @@ class Guard:
                 "a key is needed: send one header, Authorization: Bearer tt_…",
                 headers={"www-authenticate": REALM},
             )
+        if self.tokens is not None and not text.startswith(key.BEGINNING):
+            return await _bearer_of(text, self.tokens)
         try:
             return await self.keyring.principal(text)
         except InvalidKey as error:
             challenge = f'{REALM}, error="invalid_token", error_description="{error}"'
             raise Problem(problems.INVALID_KEY, str(error), headers={"www-authenticate": challenge}) from None
+
+    def forget_company(self, company_id: UUID) -> None:
+        """Look up anew whoever comes of a company, for it was changed."""
+        self.keyring.forget_company(company_id)
+        if self.tokens is not None:
+            self.tokens.forget_company(company_id)
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+        await self.keyring.close()
+        if self.tokens is not None:
+            await self.tokens.close()
 
     def _has_metrics_token(self, scope: AsgiScope) -> bool:
         text = _bearer(scope)
@@ -158,15 +178,28 @@ def actor_of(request: Request) -> Actor | None:
         return None
     client = request.scope.get("client")
     return Actor(
-        kind=ActorKind.KEY if isinstance(principal, CompanyKey) else ActorKind.OPERATOR,
+        kind=ActorKind.COMPANY if isinstance(principal, CompanyPrincipal) else ActorKind.OPERATOR,
         name=principal.name,
-        key_id=principal.id,
+        key_id=principal.key_id,
+        issuer=principal.issuer,
         address=None if client is None else str(client[0]),
         request_id=request.scope["request_id"],
     )
 
 
-def _hold_to_its_company(request: Request, principal: CompanyKey) -> None:
+async def _bearer_of(text: bytes, tokens: Tokens) -> Principal:
+    """Who bears a token. One that does not work is told no more than that, whatever is wrong with it."""
+    try:
+        return await tokens.principal(text)
+    except InvalidToken:
+        challenge = f'{REALM}, error="invalid_token"'
+        detail = "the token is not one that works here"
+        raise Problem(problems.INVALID_TOKEN, detail, headers={"www-authenticate": challenge}) from None
+    except IdentityProviderUnavailable as error:
+        raise Problem(problems.IDENTITY_PROVIDER_UNAVAILABLE, str(error)) from None
+
+
+def _hold_to_its_company(request: Request, principal: CompanyPrincipal) -> None:
     named = request.path_params.get("companyId")
     if named is not None and directory.reference(named) not in {principal.company_id, principal.company_slug}:
         raise paths.company_not_found()

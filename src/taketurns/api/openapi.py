@@ -32,14 +32,16 @@ _SECURITY: Final = {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "tt_<environment>_<id>_<secret>",
-        "description": "A company's API key. It may do within its company what its scopes say.",
+        "description": "A company's API key. It may do within its company what its scopes say. Where an identity"
+        " provider is set up, a token of it that names the company is taken as well.",
     },
     _OPERATOR_KEY: {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "tt_<environment>_<id>_<secret>",
         "description": "An operator's API key. In every company a viewer sees, an operator acts as well, and an admin"
-        " decides on keys and on the deletion of companies as well.",
+        " decides on keys and on the deletion of companies as well. Where an identity provider is set up, a token of it"
+        " with a role and without a company is taken as well.",
     },
     _METRICS_TOKEN: {
         "type": "http",
@@ -100,7 +102,14 @@ def _tell_needs(operation: dict[str, Any], need: Need, path: str) -> None:
         return
     is_within_a_company = "{companyId}" in path
     security: list[dict[str, list[str]]] = []
-    refusals = [problems.KEY_NEEDED, problems.INVALID_KEY, problems.ROLE_NEEDED, problems.NOT_ON_LOOPBACK]
+    refusals = [
+        problems.KEY_NEEDED,
+        problems.INVALID_KEY,
+        problems.INVALID_TOKEN,
+        problems.ROLE_NEEDED,
+        problems.NOT_ON_LOOPBACK,
+        problems.IDENTITY_PROVIDER_UNAVAILABLE,
+    ]
     if need.key is None:
         refusals.append(problems.OPERATOR_NEEDED)
     else:

@@ -17,7 +17,7 @@ from taketurns.api.figures import QueueFigures
 from taketurns.api.task_types import TaskTypes
 from taketurns.api.waiting import Waiting
 from taketurns.companies import following
-from taketurns.companies.access import CompanyKey
+from taketurns.companies.access import CompanyPrincipal
 from taketurns.companies.directory import Company
 from taketurns.engine.broker import DurableBroker
 from taketurns.engine.errors import Unavailable
@@ -82,7 +82,7 @@ def parts(request: Request) -> Parts:
     """The parts for a request: within a company, which its key or its path names, of that one alone."""
     given = operator_parts(request)
     principal = request.scope.get("principal")
-    company = principal.company_id if isinstance(principal, CompanyKey) else request.path_params.get("companyId")
+    company = principal.company_id if isinstance(principal, CompanyPrincipal) else request.path_params.get("companyId")
     if company is None or given.database.companies is None:
         return given
     return replace(given, database=given.database.of(company))

@@ -13,7 +13,7 @@ from taketurns.api import problems
 from taketurns.api.parts import parts
 from taketurns.api.problems import Problem
 from taketurns.companies import directory
-from taketurns.companies.access import CompanyKey
+from taketurns.companies.access import CompanyPrincipal
 from taketurns.engine import limits
 
 COMPANIES: Final = "/companies"
@@ -62,7 +62,7 @@ def company(request: Request) -> UUID | str:
     With a company's key it is that company, which the guard has held the path to.
     """
     principal = request.scope.get("principal")
-    if isinstance(principal, CompanyKey):
+    if isinstance(principal, CompanyPrincipal):
         return principal.company_id
     named = request.path_params.get("companyId")
     if named is None:

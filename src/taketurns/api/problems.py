@@ -86,17 +86,24 @@ INVALID_KEY = Kind(
     "The key is not one that works",
     "Check that it was copied whole, and that it was not revoked and has not expired; the detail says what is known.",
 )
+INVALID_TOKEN = Kind(
+    "invalid_token",
+    401,
+    "The token is not one that works here",
+    "Get a new one from the identity provider, for this API and for a company that it knows. The API's log has the"
+    " reason where it tells of everything.",
+)
 SCOPE_NEEDED = Kind(
     "scope_needed",
     403,
-    "The key lacks a scope",
-    "The detail names the scope. Use a key that has it, or ask an operator for one.",
+    "A scope is missing",
+    "The detail names the scope. Use a key or a token that has it, or ask an operator for one.",
 )
 ROLE_NEEDED = Kind(
     "role_needed",
     403,
-    "The operator's key has a lesser role",
-    "The detail names the role. Use a key that has it or a greater one.",
+    "A greater role is needed",
+    "The detail names the role. Use a key or a token that has it or a greater one.",
 )
 OPERATOR_NEEDED = Kind(
     "operator_needed", 403, "Only operators may do this", "Use an operator's key: companies' keys are not taken here."
@@ -240,6 +247,13 @@ UNAVAILABLE = Kind(
     503,
     "The service cannot reach its database",
     "Repeat the request after the time in Retry-After, best with an Idempotency-Key.",
+    retryable=True,
+)
+IDENTITY_PROVIDER_UNAVAILABLE = Kind(
+    "identity_provider_unavailable",
+    503,
+    "The identity provider's keys cannot be read",
+    "The token cannot be checked. Repeat the request after the time in Retry-After, or use an API key.",
     retryable=True,
 )
 QUOTA_BUSY = Kind(

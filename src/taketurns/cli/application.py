@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from taketurns.cli.configuration import settings_with, with_a_way_to_the_broker
+from taketurns.cli.configuration import settings_with, with_a_way_to_check_tokens, with_a_way_to_the_broker
 
 app = typer.Typer(
     name="taketurns",
@@ -55,7 +55,7 @@ def up(
     """Run everything here: PostgreSQL, Valkey, API, workers, a mail sink, and three companies to try it with."""
     from taketurns.cli import up as everything  # noqa: PLC0415
 
-    settings = settings_with(app=application, port=port, broker="postgres")
+    settings = with_a_way_to_check_tokens(settings_with(app=application, port=port, broker="postgres"))
     raise typer.Exit(everything.run(settings, home=home, programs=pg_bin, valkey=valkey_bin))
 
 
@@ -68,7 +68,7 @@ def api(
     """Serve the REST API."""
     from taketurns.cli import processes  # noqa: PLC0415
 
-    processes.serve_api(settings_with(app=application, host=host, port=port))
+    processes.serve_api(with_a_way_to_check_tokens(settings_with(app=application, host=host, port=port)))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -53,6 +54,14 @@ def with_a_way_to_the_broker(settings: Settings) -> Settings:
     """The same settings. Leaves when a worker that goes by them would not know where its broker is."""
     if settings.broker == "redis" and settings.redis_url is None:
         typer.echo("TAKETURNS_REDIS_URL: must be set for a worker with --broker redis", err=True)
+        raise typer.Exit(WRONG)
+    return settings
+
+
+def with_a_way_to_check_tokens(settings: Settings) -> Settings:
+    """The same settings. Leaves when an API that goes by them could not check the tokens it is to take."""
+    if settings.oidc_issuer is not None and not (find_spec("jwt") and find_spec("cryptography")):
+        typer.echo("TAKETURNS_OIDC_ISSUER: tokens cannot be checked yet: pip install 'taketurns[oidc]'", err=True)
         raise typer.Exit(WRONG)
     return settings
 

@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
 from taketurns.assembly import jobs
+from taketurns.cli import admission
 from taketurns.cli.configuration import WRONG
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
@@ -35,6 +36,7 @@ def doctor(settings: Settings, *, as_json: bool) -> int:
         )
     except psycopg.Error as error:
         return refused(error)
+    findings += admission.examine(settings)
     if settings.redis_url is not None:
         findings += asyncio.run(_jobs(settings))
     if as_json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import json
 import signal
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import typer
 
 from taketurns import assembly, telemetry
 from taketurns.cli.configuration import WRONG, application_is_loaded
+from taketurns.engine.addresses import is_loopback
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
 from taketurns.worker import process
@@ -60,14 +60,6 @@ def refuse_to_be_open(settings: Settings) -> None:
             err=True,
         )
         raise typer.Exit(WRONG)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def run_worker(settings: Settings) -> None:

@@ -29,6 +29,7 @@ from taketurns.cli.children import Children, Program, ProgramFailed
 from taketurns.cli.configuration import application_is_loaded
 from taketurns.companies import directory
 from taketurns.companies.errors import SlugTaken
+from taketurns.engine.addresses import is_loopback
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
@@ -73,7 +74,7 @@ def run(
     settings: Settings, *, home: Path | None = None, programs: Path | None = None, valkey: Path | None = None
 ) -> int:
     """Run until told to stop: once drains, twice ends at once. The exit code."""
-    if "authentication" not in settings.model_fields_set and processes.is_loopback(settings.host):
+    if "authentication" not in settings.model_fields_set and is_loopback(settings.host):
         settings = settings.model_copy(update={"authentication": "off"})
     processes.refuse_to_be_open(settings)
     with application_is_loaded():

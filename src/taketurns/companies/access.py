@@ -9,23 +9,28 @@ from taketurns.engine.key import Role, Scope
 
 
 @dataclass(frozen=True, slots=True)
-class CompanyKey:
-    """A request with a key of a company: within that company it may do what the scopes say."""
+class CompanyPrincipal:
+    """Somebody of a company: within it they may do what the scopes say.
 
-    id: UUID
+    Who comes by a key is known by its id; who comes by a token, by what its issuer calls them.
+    """
+
+    key_id: UUID | None
     name: str
     company_id: UUID
     company_slug: str
     scopes: frozenset[Scope]
+    issuer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorKey:
-    """A request with an operator's key: it may do what the role says, for every company."""
+class OperatorPrincipal:
+    """An operator, known as above: they may do what the role says, for every company."""
 
-    id: UUID
+    key_id: UUID | None
     name: str
     role: Role
+    issuer: str | None = None
 
 
-Principal = CompanyKey | OperatorKey
+Principal = CompanyPrincipal | OperatorPrincipal

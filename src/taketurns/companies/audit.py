@@ -27,6 +27,7 @@ class Entry:
     actor_kind: str
     actor_name: str
     key_id: UUID | None
+    issuer: str | None
     action: str
     company_id: UUID | None
     target: str
@@ -61,6 +62,7 @@ async def page(
         table.actor_kind,
         table.actor_name,
         table.key_id,
+        table.issuer,
         table.action,
         table.company_id,
         table.target,

@@ -1,9 +1,11 @@
-"""Why a company cannot be created or deleted, and why a key is not taken.
+"""Why a company cannot be created or deleted, and why a key or a token is not taken.
 
 TaketurnsError
 ├── SlugTaken               another company has this slug
 ├── CompanyHasOpenTasks     the company has tasks that have not ended
 ├── InvalidKey              a key that nobody knows, or that works no more
+├── InvalidToken            a token that does not work here
+├── IdentityProviderUnavailable  what tokens are checked by cannot be read
 └── KeyNotActive            a key that works no more cannot be rotated
 """
 
@@ -33,6 +35,14 @@ class CompanyHasOpenTasks(TaketurnsError):
 
 class InvalidKey(TaketurnsError):
     """A key that nobody knows, or that works no more."""
+
+
+class InvalidToken(TaketurnsError):
+    """A token that does not work here, and why; whoever sent it is not told that."""
+
+
+class IdentityProviderUnavailable(TaketurnsError):
+    """What tokens are checked by cannot be read."""
 
 
 class KeyNotActive(TaketurnsError):

@@ -18,7 +18,7 @@ from uuid import UUID
 from sqlalchemy import func, or_, select, update
 
 from taketurns import telemetry
-from taketurns.companies.access import CompanyKey, OperatorKey, Principal
+from taketurns.companies.access import CompanyPrincipal, OperatorPrincipal, Principal
 from taketurns.companies.errors import InvalidKey
 from taketurns.companies.keys import Stamp
 from taketurns.engine import key as form
@@ -87,7 +87,7 @@ class KeyRing:
     def forget_company(self, company_id: UUID) -> None:
         """The same for all keys of a company."""
         for key_id, known in list(self._known.items()):
-            if isinstance(known.principal, CompanyKey) and known.principal.company_id == company_id:
+            if isinstance(known.principal, CompanyPrincipal) and known.principal.company_id == company_id:
                 self.forget(key_id)
 
     async def close(self) -> None:
@@ -147,9 +147,9 @@ class KeyRing:
             if role is None and slug is None:
                 return None  # its company is gone
             principal: Principal = (
-                CompanyKey(key_id, name, company_id, slug, form.granted(scopes))
+                CompanyPrincipal(key_id, name, company_id, slug, form.granted(scopes))
                 if role is None
-                else OperatorKey(key_id, name, Role(role))
+                else OperatorPrincipal(key_id, name, Role(role))
             )
             expires_at = float("inf") if seconds_left is None else now + float(seconds_left)
             return _Known(principal, bytes(digest), is_revoked, expires_at, read_at=now)

@@ -50,6 +50,7 @@ class Role(StrEnum):
         return ranks.index(self) >= ranks.index(other)
 
 
+BEGINNING: Final = b"tt_"
 ENVIRONMENT: Final = re.compile(r"[a-z0-9]{1,16}")
 SECRET_BYTES: Final = 32
 PEPPER_LENGTH_MIN: Final = 16

@@ -49,20 +49,21 @@ class Action(StrEnum):
 
 
 class ActorKind(StrEnum):
-    """Who can make a change: a company's key, an operator's, or a person at the command line."""
+    """Who can make a change: somebody of a company, an operator, or a person at the command line."""
 
-    KEY = "key"
+    COMPANY = "company"
     OPERATOR = "operator"
     COMMAND = "command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who makes a change, and from where. Who comes by a key is known by its id."""
+    """Who makes a change, and from where. Who comes by a key is known by its id, who comes by a token by its issuer."""
 
     kind: ActorKind
     name: str
     key_id: UUID | None = None
+    issuer: str | None = None
     address: str | None = None
     request_id: str | None = None
 
@@ -86,6 +87,7 @@ async def write(
         actor_kind=actor.kind.value,
         actor_name=actor.name,
         key_id=actor.key_id,
+        issuer=actor.issuer,
         action=action.value,
         target=str(target),
         details=orjson.dumps(details or {}, default=str).decode(),

@@ -616,7 +616,7 @@ class AuditEntry(Base):
 
     __tablename__ = "audit_entries"
     __table_args__ = (
-        CheckConstraint("actor_kind in ('key', 'operator', 'command')", name="actor_kind"),
+        CheckConstraint("actor_kind in ('company', 'operator', 'command')", name="actor_kind"),
         Index("audit_entries_company_id_id_idx", "company_id", "id"),
         Index("audit_entries_action_id_idx", "action", "id"),
     )
@@ -627,6 +627,7 @@ class AuditEntry(Base):
     actor_kind: Mapped[str]
     actor_name: Mapped[str]
     key_id: Mapped[UUID | None]
+    issuer: Mapped[str | None]
     action: Mapped[str]
     target: Mapped[str]
     details: Mapped[dict[str, Any]]

@@ -132,12 +132,15 @@ def upgrade() -> None:
         sa.Column("actor_kind", sa.Text(), nullable=False),
         sa.Column("actor_name", sa.Text(), nullable=False),
         sa.Column("key_id", sa.Uuid(), nullable=True),
+        sa.Column("issuer", sa.Text(), nullable=True),
         sa.Column("action", sa.Text(), nullable=False),
         sa.Column("target", sa.Text(), nullable=False),
         sa.Column("details", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("address", sa.Text(), nullable=True),
         sa.Column("request_id", sa.Text(), nullable=True),
-        sa.CheckConstraint("actor_kind in ('key', 'operator', 'command')", name=op.f("audit_entries_actor_kind_check")),
+        sa.CheckConstraint(
+            "actor_kind in ('company', 'operator', 'command')", name=op.f("audit_entries_actor_kind_check")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("audit_entries_pkey")),
     )
     op.create_index("audit_entries_company_id_id_idx", "audit_entries", ["company_id", "id"], unique=False)
