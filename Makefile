@@ -29,7 +29,7 @@ test: $(INSTALLED) ## run the tests (TESTS="tests/engine -k retry", TESTERS=2 se
 test-pythons: ## run the tests on every other supported Python found here
 	+@PYTHON="$(PYTHON)" scripts/check_pythons $(TESTS)
 
-check: $(INSTALLED) ## check format, lint, types, import contracts and schema
+check: $(INSTALLED) ## check format, lint, types, import contracts, schema and advisories
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/check
 
 bench: $(BENCH_INSTALLED) ## measure, and write bench/RESULTS.md
