@@ -130,8 +130,11 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(9100, ge=0, le=65535)
 
-    keep_completed_days: float = Field(7.0, ge=0, le=DAYS_MAX)
-    keep_stopped_days: float = Field(30.0, ge=0, le=DAYS_MAX, description="For failed and cancelled tasks.")
+    keep_completed_days: float = Field(
+        7.0, ge=0, le=DAYS_MAX, description="How long completed tasks are kept, unless their company says otherwise."
+    )
+    keep_failed_days: float = Field(30.0, ge=0, le=DAYS_MAX)
+    keep_cancelled_days: float = Field(30.0, ge=0, le=DAYS_MAX)
     keep_completed_jobs_hours: float = Field(24.0, gt=0, le=24 * DAYS_MAX)
     keep_stopped_jobs_days: float = Field(7.0, gt=0, le=DAYS_MAX, description="For failed and cancelled jobs.")
     idempotency_hours: float = Field(24.0, gt=0, le=24 * DAYS_MAX)

@@ -29,6 +29,7 @@ async def test_a_company_is_created_found_and_listed(client: AsyncClient) -> Non
         "maxQueued": None,
         "rate": None,
         "quotas": {"hour": None, "day": None, "month": None},
+        "retention": {"completedSeconds": None, "failedSeconds": None, "cancelledSeconds": None},
         "limitsSetBy": None,
         "createdAt": "",
         "updatedAt": "",
@@ -54,6 +55,18 @@ async def test_a_change_leaves_the_rest(client: AsyncClient, acme: Company) -> N
     changed = await client.patch("/companies/acme", json={"maxInFlight": None})
     assert (changed.json()["weight"], changed.json()["paused"], changed.json()["maxInFlight"]) == (7, True, None)
     assert (await client.patch("/companies/acme", json={})).json() == changed.json()
+
+
+async def test_a_retention_replaces_the_one_before(client: AsyncClient, acme: Company) -> None:
+    given = {"completedSeconds": 60, "failedSeconds": None, "cancelledSeconds": 315_360_000}
+    made = await client.post("/companies", json={"name": "Globex", "retention": given})
+    assert made.json()["retention"] == given
+    assert (await client.get("/companies/globex")).json()["retention"] == given
+    changed = await client.patch("/companies/globex", json={"retention": {"failedSeconds": 86_400}})
+    expected = {"completedSeconds": None, "failedSeconds": 86_400, "cancelledSeconds": None}
+    assert changed.json()["retention"] == expected
+    assert (await client.patch("/companies/globex", json={"weight": 2})).json()["retention"] == expected
+    assert (await client.get("/companies/acme")).json()["retention"] == dict.fromkeys(expected)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +95,12 @@ async def test_a_change_leaves_the_rest(client: AsyncClient, acme: Company) -> N
         ({"quotas": {"day": 1.5}}, "/quotas/day"),
         ({"quotas": {"month": 10**12}}, "/quotas/month"),
         ({"quotas": {"week": 1}}, "/quotas/week"),
+        ({"retention": None}, "/retention"),
+        ({"retention": {"completedSeconds": 59}}, "/retention/completedSeconds"),
+        ({"retention": {"failedSeconds": 0}}, "/retention/failedSeconds"),
+        ({"retention": {"cancelledSeconds": 315_360_001}}, "/retention/cancelledSeconds"),
+        ({"retention": {"completedSeconds": 60.5}}, "/retention/completedSeconds"),
+        ({"retention": {"pendingSeconds": 60}}, "/retention/pendingSeconds"),
     ],
 )
 async def test_what_cannot_be_is_told_by_its_field(

@@ -34,6 +34,7 @@ from tests.brokers.cell import (
     turns_of,
 )
 from tests.brokers.statuses import SHARED, Statuses
+from tests.keeping import NOT_AT_ALL, kept
 from tests.waiting import PATIENCE
 
 WORKER = UUID(int=1)
@@ -299,7 +300,7 @@ class Submitting:
         (first,) = await cell.broker.enqueue("acme", [keyed_task("k")], at=NOON)
         await cell.broker.settle(reports([await claim_one(cell)]), at=NOON)
         soon = NOON + timedelta(hours=1)
-        pruned = await cell.broker.prune(keep_completed=timedelta(0), keep_stopped=timedelta(0), at=soon)
+        pruned = await cell.broker.prune(NOT_AT_ALL, at=soon)
         assert (pruned.tasks, pruned.keys) == (1, 0)
         (again,) = await cell.broker.enqueue("acme", [keyed_task("k")], at=soon)
         assert (again.task_id, again.replayed) == (first.task_id, True)
@@ -1044,10 +1045,10 @@ class Upkeep:
             await cell.broker.settle([Report(task, Outcome(outcome))], at=NOON)
 
         async def prune(at: datetime) -> int:
-            return (await cell.broker.prune(keep_completed=7 * DAY, keep_stopped=30 * DAY, at=at)).tasks
+            return (await cell.broker.prune(kept(7 * DAY, 30 * DAY), at=at)).tasks
 
         assert await prune(NOON + 7 * DAY) == 0
-        assert await prune(NOON + 7 * DAY + timedelta(seconds=1)) == 1
+        assert await prune(NOON + 8 * DAY) == 1
         assert [cell.status(task_id) for task_id in submitted[:2]] == [None, Status.FAILED]
         assert await prune(NOON + 365 * DAY) == 2
         assert cell.standing() == {Status.PENDING: 2}
@@ -1058,17 +1059,14 @@ class Upkeep:
         cell.add_company("acme")
         await submit(cell, "acme", 10)
         await cell.broker.settle(reports(await claim(cell, 10)), at=NOON)
-        counts = [
-            (await cell.broker.prune(keep_completed=DAY, keep_stopped=DAY, most=4, at=NOON + 2 * DAY)).tasks
-            for _ in range(4)
-        ]
+        counts = [(await cell.broker.prune(kept(DAY), most=4, at=NOON + 2 * DAY)).tasks for _ in range(4)]
         assert counts == [4, 4, 2, 0]
 
     async def test_expired_keys_are_forgotten(self, cell: Cell) -> None:
         cell.add_company("acme")
         await cell.broker.enqueue("acme", [keyed_task("k")], at=NOON)
-        assert (await cell.broker.prune(keep_completed=DAY, keep_stopped=DAY, at=NOON + DAY / 2)).keys == 0
-        assert (await cell.broker.prune(keep_completed=DAY, keep_stopped=DAY, at=NOON + DAY)).keys == 1
+        assert (await cell.broker.prune(kept(DAY), at=NOON + DAY / 2)).keys == 0
+        assert (await cell.broker.prune(kept(DAY), at=NOON + DAY)).keys == 1
         assert cell.standing() == {Status.PENDING: 1}
 
     async def test_there_is_nothing_to_heal(self, cell: Cell) -> None:

@@ -64,6 +64,7 @@ def test_every_command_and_option_is_explained() -> None:
         ["mail"],
         ["pause"],
         ["resume"],
+        ["retention"],
         ["db", "upgrade"],
         ["db", "grant"],
         ["heartbeat"],
@@ -264,6 +265,40 @@ def test_an_operator_pauses_and_resumes(database_url: str) -> None:
 )
 def test_a_pause_of_nothing_or_without_a_time_is_refused(arguments: list[str]) -> None:
     assert run("pause", *arguments).exit_code == 2
+
+
+def test_an_operator_changes_for_how_long_tasks_are_kept(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "insert into taketurns.companies (id, slug, name) values (gen_random_uuid(), 'acme', 'Acme')"
+        )
+        shown = run("retention", "acme", "--failed", "90d", "--completed", "1h", url=database_url)
+        assert (shown.exit_code, [line.split(None, 1)[1] for line in shown.output.splitlines()]) == (
+            0,
+            ["1h", "90d", "as the workers are set"],
+        )
+        changed = run("retention", "acme", "--completed", "default", "--json", url=database_url)
+        assert json.loads(changed.output) == {
+            "completedSeconds": None,
+            "failedSeconds": 90 * 86_400,
+            "cancelledSeconds": None,
+        }
+        assert run("retention", "acme", "--json", url=database_url).output == changed.output
+        written = connection.execute(
+            "select actor_name, details -> 'retention' ->> 'failed' from taketurns.audit_entries order by id"
+        ).fetchall()
+        assert written == [(getpass.getuser(), "7776000")] * 2
+
+
+@pytest.mark.parametrize("length", ["soon", "59s", "3651d", "-1d"])
+def test_a_retention_out_of_bounds_is_refused(length: str) -> None:
+    assert run("retention", "acme", "--failed", length).exit_code == 2
+
+
+def test_a_company_that_is_not_there_has_no_retention(database_url: str) -> None:
+    for options in ([], ["--failed", "1d"]):
+        refused = run("retention", "nobody", *options, url=database_url)
+        assert (refused.exit_code, "there is no company" in refused.output) == (1, True)
 
 
 def test_a_company_that_is_not_there_cannot_be_paused(database_url: str) -> None:

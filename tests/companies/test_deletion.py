@@ -70,6 +70,7 @@ async def furnish(database: Database, broker: PostgresBroker, slug: str) -> UUID
             "insert into {}.rollups values (%s, 'tasks', 10, now(), 1, 0, 0, '{{}}')",
             "insert into {}.budgets (company_id, name) values (%s, 'mail')",
             "insert into {}.watches (company_id, task_id, until) values (%s, gen_random_uuid(), now())",
+            "insert into {}.prunings (company_id, status, keep, place) values (%s, 'failed', '1 d', gen_random_uuid())",
         ):
             await connection.execute(statement.format(schema).encode(), (company.id,))
     return company.id

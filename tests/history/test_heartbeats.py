@@ -13,6 +13,7 @@ from taketurns.history import heartbeats
 from taketurns.history.heartbeats import Heartbeat
 from taketurns.storage.ids import new_id
 from tests.history.conftest import Life
+from tests.keeping import kept
 
 
 async def heard_of(life: Life) -> dict[str, Heartbeat]:
@@ -108,8 +109,8 @@ async def test_a_name_that_is_heard_of_no_more_is_forgotten(life: Life, kind: Ki
     Line(life, holder(kind=kind)).line.close()
     keep = timedelta(days=1)
     await grow_old(life, timedelta(days=days) - keep)
-    await life.broker.prune(keep_completed=keep, keep_stopped=keep)
+    await life.broker.prune(kept(keep))
     assert len(await heard_of(life)) == 1
     await grow_old(life, keep)
-    await life.broker.prune(keep_completed=keep, keep_stopped=keep)
+    await life.broker.prune(kept(keep))
     assert await heard_of(life) == {}

@@ -20,6 +20,7 @@ from taketurns.operations.ledger import Kind, NewOperation, Operation, Stage
 from taketurns.storage.database import Database
 from tests.brokers.cell import reports
 from tests.brokers.postgres.cell import PostgresCell
+from tests.keeping import kept
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -271,7 +272,7 @@ async def test_many_workers_carry_one_on_beside_claims_and_prune(cell: PostgresC
         while not all([(await stands(cell, one)).finished_at for one in operations]):
             held = await cell.broker.claim(uuid4(), queues=["default"], batch=5)
             await cell.broker.settle(reports(held))
-            await cell.broker.prune(keep_completed=timedelta(0), keep_stopped=timedelta(days=1), most=5)
+            await cell.broker.prune(kept(timedelta(0), timedelta(days=1)), most=5)
 
     await asyncio.gather(*(carry() for _ in range(3)), work())
     for one in operations:

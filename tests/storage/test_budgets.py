@@ -18,6 +18,7 @@ from taketurns.engine import budget as rules
 from taketurns.engine.budget import Budget
 from taketurns.storage.budgets import PostgresBudgets
 from taketurns.storage.database import Database
+from tests.keeping import kept
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 ACME, ZETA = UUID(int=1), UUID(int=2)
@@ -198,7 +199,7 @@ async def test_a_budget_that_nobody_spends_is_forgotten(till: Till) -> None:
     keep = timedelta(days=1)
     for hours, rows in ((0.9, 2), (3, 0)):
         at = NOON + timedelta(hours=hours)
-        await broker.prune(keep_completed=keep, keep_stopped=keep, at=at)
+        await broker.prune(kept(keep), at=at)
         async with till.database.connection() as connection:
             cursor = await connection.execute("select count(*) from taketurns.budgets")
             assert await cursor.fetchall() == [(rows,)]

@@ -44,6 +44,7 @@ _VALUES = {
     "BYTEA": "''",
     "BOOLEAN": "false",
     "INTEGER[]": "'{}'",
+    "INTERVAL": "interval '1 day'",
 }
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 _ONE_OF_A_FEW = {
@@ -172,7 +173,7 @@ def test_the_role_may_do_what_is_listed_and_nothing_else(role: Connection) -> No
     [
         "select taketurns.claim(gen_random_uuid(), '{default}', 10, gen_random_uuid())",
         "select taketurns.settle('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
-        "select taketurns.prune('1 day'::interval, '1 day'::interval, 10)",
+        "select taketurns.prune('1 day'::interval, '1 day'::interval, '1 day'::interval, 10)",
         "select * from taketurns.workers",
         "select * from taketurns.turns",
         "select * from taketurns.rotations",

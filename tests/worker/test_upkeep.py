@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -15,6 +14,7 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask, Outcome, Report
 from taketurns.worker import rounds
 from taketurns.worker.upkeep import Heal, Promote, Prune, Rescue, Watch
+from tests.keeping import NOT_AT_ALL
 from tests.waiting import eventually
 from tests.worker.house import House
 
@@ -141,7 +141,7 @@ async def test_prune_works_off_arrears_in_small_batches(house: House) -> None:
         "update taketurns.tasks set finished_at = clock_timestamp() - interval '8 days';"
         "delete from taketurns.pending_tasks"
     )
-    duty = Prune(house.broker, keep_completed=timedelta(days=7), keep_stopped=timedelta(days=30))
+    duty = Prune(house.broker, retention=NOT_AT_ALL)
     assert await duty.step() < 1
     assert house.value("select count(*) from taketurns.tasks") == 500
     assert await duty.step() > 30

@@ -197,6 +197,14 @@ class RateBody(TypedDict):
     burst: int
 
 
+class RetentionBody(TypedDict):
+    """For how long tasks of a company are kept after their end; null: as long as the workers' settings say."""
+
+    completedSeconds: int | None
+    failedSeconds: int | None
+    cancelledSeconds: int | None
+
+
 class CompanyBody(TypedDict):
     """A company as it stands."""
 
@@ -210,6 +218,7 @@ class CompanyBody(TypedDict):
     maxQueued: int | None
     rate: RateBody | None
     quotas: QuotasBody
+    retention: RetentionBody
     limitsSetBy: Annotated[str | None, Field(description="Who changed the weight or a limit last, if that is known.")]
     createdAt: Time
     updatedAt: Time
@@ -696,6 +705,11 @@ def company(told: Company) -> CompanyBody:
         if told.rate is None
         else RateBody(tasks=told.rate.tasks, seconds=told.rate.seconds, burst=told.rate.burst),
         quotas=QuotasBody(hour=told.quotas.hour, day=told.quotas.day, month=told.quotas.month),
+        retention=RetentionBody(
+            completedSeconds=told.retention.completed,
+            failedSeconds=told.retention.failed,
+            cancelledSeconds=told.retention.cancelled,
+        ),
         limitsSetBy=told.limits_set_by,
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),

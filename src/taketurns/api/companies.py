@@ -48,6 +48,7 @@ async def create_company(request: Request) -> Response:
             max_queued=body.max_queued,
             rate=None if body.rate is None else body.rate.told(),
             quotas=body.quotas.told(),
+            retention=body.retention.told(),
             by=guard.actor_of(request),
         )
     except SlugTaken as error:
@@ -106,9 +107,11 @@ async def change_company(request: Request) -> Response:
     lists.refuse_query(request)
     reference = paths.company(request)
     body = await bodies.read(request, ChangeCompany)
-    changes = body.model_dump(exclude_unset=True, exclude={"quotas", "rate"})
+    changes = body.model_dump(exclude_unset=True, exclude={"quotas", "rate", "retention"})
     if body.quotas is not None:
         changes["quotas"] = body.quotas.told()
+    if body.retention is not None:
+        changes["retention"] = body.retention.told()
     if "rate" in body.model_fields_set:
         changes["rate"] = None if body.rate is None else body.rate.told()
     given = operator_parts(request)

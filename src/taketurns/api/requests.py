@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from taketurns.api.moments import Moment
 from taketurns.companies import directory, keys
-from taketurns.engine import limits, quota, rate, registry, schedule
+from taketurns.engine import limits, quota, rate, registry, retention, schedule
 from taketurns.engine.errors import InvalidOption
 from taketurns.engine.key import GRANTS
 from taketurns.engine.task import Status
@@ -99,6 +99,7 @@ MaxQueued = Annotated[int, Field(ge=0, le=limits.QUEUED_MAX)]
 RateTasks = Annotated[int, Field(ge=1, le=limits.RATE_TASKS_MAX)]
 RateSeconds = Annotated[int, Field(ge=1, le=limits.RATE_SECONDS_MAX)]
 Quota = Annotated[int, Field(ge=0, le=limits.QUOTA_MAX)]
+KeptSeconds = Annotated[int, Field(ge=limits.RETENTION_SECONDS_MIN, le=limits.RETENTION_SECONDS_MAX)]
 IdempotencyKey = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.IDEMPOTENCY_KEY_LENGTH, pattern="^[ -~]*[!-~][ -~]*$")
 ]
@@ -266,6 +267,20 @@ class CompanyRate(Body):
         return rate.Rate(self.tasks, self.seconds, self.burst or self.tasks)
 
 
+class CompanyRetention(Body):
+    """For how long tasks of a company are kept after their end, by how they have ended: from a minute to ten years.
+    What is left out or null is kept as long as the workers' settings say."""
+
+    completed_seconds: KeptSeconds | None = Field(None, alias="completedSeconds")
+    failed_seconds: KeptSeconds | None = Field(None, alias="failedSeconds")
+    cancelled_seconds: KeptSeconds | None = Field(None, alias="cancelledSeconds")
+
+    def told(self) -> retention.OwnRetention:
+        return retention.OwnRetention(
+            completed=self.completed_seconds, failed=self.failed_seconds, cancelled=self.cancelled_seconds
+        )
+
+
 PAUSED_UNTIL: Final = "Pauses until then; it goes on by itself."
 MAX_QUEUED: Final = (
     "Most tasks that may be scheduled or pending; a submission that needs more is refused. null for no limit."
@@ -290,6 +305,7 @@ class CreateCompany(Body):
     max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
     rate: CompanyRate | None = Field(None, description="How many may start in a time; null for no limit.")
     quotas: CompanyQuotas = Field(default_factory=CompanyQuotas)
+    retention: CompanyRetention = Field(default_factory=CompanyRetention)
 
 
 class ChangeCompany(Body):
@@ -302,6 +318,7 @@ class ChangeCompany(Body):
                 {"pausedUntil": "2027-01-31T12:00:00Z"},
                 {"rate": {"tasks": 100, "seconds": 60, "burst": 20}, "maxQueued": 10_000},
                 {"quotas": {"hour": 100}},
+                {"retention": {"completedSeconds": 86_400, "failedSeconds": 7_776_000}},
             ]
         }
     )
@@ -314,6 +331,11 @@ class ChangeCompany(Body):
     max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
     rate: CompanyRate | None = Field(None, description="Replaces the rate before; null takes it away.")
     quotas: Omittable[CompanyQuotas] = Field(None, description="These replace all that were set before.")
+    retention: Omittable[CompanyRetention] = Field(
+        None,
+        description="This replaces all of it that was set before. A shorter one forgets tasks within a few minutes, in"
+        " batches; what is forgotten, a longer one does not bring back.",
+    )
 
     @model_validator(mode="after")
     def _one_pause(self) -> Self:

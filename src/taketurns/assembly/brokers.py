@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.engine.retention import Retention
 from taketurns.operations.carrying import Carrying
 from taketurns.schedules.ticking import Ticking
 from taketurns.settings import Settings
@@ -55,6 +56,15 @@ def make_database(
         name=name,
         prepare=settings.listen_url is None,  # set for a pooler, which may not keep prepared statements
         companies=companies,
+    )
+
+
+def make_retention(settings: Settings) -> Retention:
+    """How long the tasks of companies are kept that have no retention of their own."""
+    return Retention(
+        completed=timedelta(days=settings.keep_completed_days),
+        failed=timedelta(days=settings.keep_failed_days),
+        cancelled=timedelta(days=settings.keep_cancelled_days),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Self
 from uuid import UUID
 
 from taketurns.assembly import background
-from taketurns.assembly.brokers import close, make_broker, make_carrying, make_ticking
+from taketurns.assembly.brokers import close, make_broker, make_carrying, make_retention, make_ticking
 from taketurns.assembly.inline import Inline
 from taketurns.assembly.schedule import Declared
 from taketurns.assembly.state import TaskState
@@ -137,8 +137,7 @@ class Client:
                 beat_seconds=self.settings.beat_seconds,
                 stale_after_seconds=self.settings.stale_after_seconds,
                 max_rescues=self.settings.max_rescues,
-                keep_completed=timedelta(days=self.settings.keep_completed_days),
-                keep_stopped=timedelta(days=self.settings.keep_stopped_days),
+                retention=make_retention(self.settings),
                 name=name or self.settings.worker_name or "",
                 limit=limit,
                 drains=drains,

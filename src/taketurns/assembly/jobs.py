@@ -12,6 +12,7 @@ from taketurns import telemetry
 from taketurns.brokers.redis import RedisBroker
 from taketurns.brokers.redis.server import Server
 from taketurns.engine.errors import ConfigurationError, Unavailable
+from taketurns.engine.retention import Retention
 from taketurns.settings import Settings
 
 WAIT_AOF_SECONDS: Final = 2.0  # a server that writes every second needs one at most
@@ -46,6 +47,12 @@ def make_job_broker(settings: Settings, *, name: str, pool_size: int | None = No
         key_lifetime=timedelta(hours=settings.idempotency_hours),
         wait_aof_seconds=WAIT_AOF_SECONDS if settings.redis_wait_aof else None,
     )
+
+
+def make_retention(settings: Settings) -> Retention:
+    """How long jobs are kept."""
+    stopped = timedelta(days=settings.keep_stopped_jobs_days)
+    return Retention(completed=timedelta(hours=settings.keep_completed_jobs_hours), failed=stopped, cancelled=stopped)
 
 
 async def warn(broker: RedisBroker) -> None:

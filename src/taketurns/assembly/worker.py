@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from taketurns.assembly.application import Taketurns
-from taketurns.assembly.brokers import close, make_broker, make_carrying, make_database, make_ticking
+from taketurns.assembly.brokers import close, make_broker, make_carrying, make_database, make_retention, make_ticking
 from taketurns.brokers.postgres.heartbeats import Heartbeats
 from taketurns.companies.deletion import Forgetting
 from taketurns.companies.following import Following
@@ -19,6 +19,7 @@ from taketurns.companies.quotas import JobRefunds, Tally
 from taketurns.engine.broker import Broker
 from taketurns.engine.lease import Kind
 from taketurns.engine.registry import Registry
+from taketurns.engine.retention import Retention
 from taketurns.engine.task import PassReport
 from taketurns.history.rollups import Attempts, RollUp
 from taketurns.schedules.ticking import Ticking
@@ -47,8 +48,7 @@ class _Lane:
     ticking: Ticking | None = None
     attempts: Attempts
     told: Database | None = None
-    keep_completed: timedelta
-    keep_stopped: timedelta
+    retention: Retention
     duties: Sequence[Duty] = ()
 
 
@@ -69,8 +69,7 @@ async def build_worker(settings: Settings, registry: Registry, *, kind: Kind = K
             stale_after_seconds=settings.stale_after_seconds,
             max_rescues=settings.max_rescues,
             shutdown_grace_seconds=settings.shutdown_grace_seconds,
-            keep_completed=lane.keep_completed,
-            keep_stopped=lane.keep_stopped,
+            retention=lane.retention,
             budgets=lane.budgets,
             duties=lane.duties,
             name=settings.worker_name or "",
@@ -107,8 +106,7 @@ async def _tasks(settings: Settings) -> AsyncIterator[_Lane]:
             budgets=PostgresBudgets(broker.database),
             ticking=make_ticking(broker),
             attempts=Attempts(broker.database),
-            keep_completed=timedelta(days=settings.keep_completed_days),
-            keep_stopped=timedelta(days=settings.keep_stopped_days),
+            retention=make_retention(settings),
             duties=[
                 Tally(broker.database),
                 EndPauses(broker.database),
@@ -137,8 +135,7 @@ async def _jobs(settings: Settings) -> AsyncIterator[_Lane]:
                 attempts=Attempts(database, lane="jobs"),
                 told=database,
                 duties=[JobRefunds(database, broker), Following(database, broker), EndPauses(database)],
-                keep_completed=timedelta(hours=settings.keep_completed_jobs_hours),
-                keep_stopped=timedelta(days=settings.keep_stopped_jobs_days),
+                retention=jobs.make_retention(settings),
             )
         finally:
             await database.close()

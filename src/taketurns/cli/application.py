@@ -146,6 +146,39 @@ def resume(company: Paused = None, queue: Queue = None, type: Type = None) -> No
     raise typer.Exit(pausing.resume(settings_with(), company, queue=queue, type=type))
 
 
+Kept = Annotated[
+    str | None, typer.Option(metavar="LENGTH", help="1h, 30d, from 1m to 3650d; `default`: as the workers are set.")
+]
+
+
+@app.command()
+def retention(
+    company: Annotated[str, typer.Argument(help="Id or slug.")],
+    completed: Kept = None,
+    failed: Kept = None,
+    cancelled: Kept = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change for how long a company's tasks are kept after their end."""
+    from taketurns.cli import keeping  # noqa: PLC0415
+
+    told = {"completed": completed, "failed": failed, "cancelled": cancelled}
+    changes = {status: _kept_seconds(length, f"--{status}") for status, length in told.items() if length is not None}
+    raise typer.Exit(keeping.retention(settings_with(), company, changes, as_json=as_json))
+
+
+def _kept_seconds(length: str, option: str) -> int | None:
+    from taketurns.engine import limits  # noqa: PLC0415
+
+    if length == "default":
+        return None
+    seconds = int(_seconds(length, option, most="3650d"))
+    if seconds < limits.RETENTION_SECONDS_MIN:
+        raise typer.BadParameter("must be 1m at least", param_hint=option)
+    return seconds
+
+
 def _name_something(*names: str | None) -> None:
     if not any(names):
         raise typer.BadParameter("name a company, a queue (--queue) or a type (--type)", param_hint="COMPANY")

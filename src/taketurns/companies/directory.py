@@ -21,6 +21,7 @@ from taketurns.engine import limits
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.quota import Quotas
 from taketurns.engine.rate import Rate
+from taketurns.engine.retention import OwnRetention
 from taketurns.storage import audit
 from taketurns.storage.audit import Action, Actor
 from taketurns.storage.database import Database, Row, call, fetch
@@ -31,6 +32,7 @@ SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LOCK_SECONDS: Final = 2.0
 LIMITS: Final = frozenset({"weight", "paused", "paused_until", "max_in_flight", "max_queued", "rate", "quotas"})
 UNLIMITED: Final = Quotas()
+AS_LONG_AS_OTHERS: Final = OwnRetention()
 _A_MOMENT: Final = timedelta(microseconds=1)  # `updated_at` tells changes apart, whatever the clock does
 
 
@@ -50,6 +52,7 @@ class Company:
     rate: Rate | None
     limits_set_by: str | None
     quotas: Quotas
+    retention: OwnRetention
     created_at: datetime
     updated_at: datetime
 
@@ -78,6 +81,9 @@ _COLUMNS: Final = (
     CompanyTable.hourly_quota,
     CompanyTable.daily_quota,
     CompanyTable.monthly_quota,
+    CompanyTable.keep_completed_seconds,
+    CompanyTable.keep_failed_seconds,
+    CompanyTable.keep_cancelled_seconds,
     CompanyTable.created_at,
     CompanyTable.updated_at,
 )
@@ -118,6 +124,7 @@ async def create(
     max_queued: int | None = None,
     rate: Rate | None = None,
     quotas: Quotas = UNLIMITED,
+    retention: OwnRetention = AS_LONG_AS_OTHERS,
     by: Actor | None = None,
 ) -> Company:
     """Take in a company. Raises SlugTaken; a slug that was not given is made from the name, or else from the id."""
@@ -136,6 +143,7 @@ async def create(
             "limits_set_by": by and by.name,
             **_rate_columns(rate),
             **_quota_columns(quotas),
+            **_retention_columns(retention),
         }
         statement = insert(CompanyTable).values(values).on_conflict_do_nothing().returning(*_COLUMNS)
         async with database.transaction() as connection:
@@ -178,8 +186,8 @@ async def page(database: Database, *, limit: int, offset: int = 0, after: UUID |
 async def change(
     database: Database, company: UUID | str, changes: Mapping[str, Any], *, by: Actor | None = None
 ) -> Company | None:
-    """Change `name`, `weight`, `paused`, `paused_until`, `max_in_flight`, `max_queued`, `rate` or `quotas`; None when
-    there is no such company.
+    """Change `name`, `weight`, `paused`, `paused_until`, `max_in_flight`, `max_queued`, `rate`, `quotas` or
+    `retention`; None when there is no such company.
 
     With `paused_until` a company is paused, with `paused` alone until it is told to go on. Weights and limits act at
     the next claim; workers that may have waited for the change are woken. A company that is no longer paused is given
@@ -250,9 +258,11 @@ async def delete(database: Database, company: UUID | str, *, is_forced: bool = F
 
 
 def _company(row: Row) -> Company:
-    known, (tasks, *of_rate), (set_by, *quotas, created_at, updated_at) = row[:8], row[8:11], row[11:]
+    known, (tasks, *of_rate), (set_by, *quotas), kept, times = row[:8], row[8:11], row[11:15], row[15:18], row[18:]
     rate = None if tasks is None else Rate(tasks, *of_rate)
-    return Company(*known, rate, set_by, Quotas(*quotas), created_at, updated_at)  # type: ignore[call-arg]
+    completed, failed, cancelled = kept
+    retention = OwnRetention(completed=completed, failed=failed, cancelled=cancelled)
+    return Company(*known, rate, set_by, Quotas(*quotas), retention, *times)  # type: ignore[call-arg]
 
 
 def _columns(changes: Mapping[str, Any], by: Actor | None) -> dict[str, Any]:
@@ -262,6 +272,8 @@ def _columns(changes: Mapping[str, Any], by: Actor | None) -> dict[str, Any]:
         columns |= _quota_columns(columns.pop("quotas"))
     if "rate" in columns:
         columns |= _rate_columns(columns.pop("rate"))
+    if "retention" in columns:
+        columns |= _retention_columns(columns.pop("retention"))
     if columns.get("paused_until") is not None:
         columns["paused"] = True
     elif "paused" in columns:
@@ -279,6 +291,14 @@ def _rate_columns(rate: Rate | None) -> dict[str, int | None]:
 
 def _quota_columns(quotas: Quotas) -> dict[str, int | None]:
     return {"hourly_quota": quotas.hour, "daily_quota": quotas.day, "monthly_quota": quotas.month}
+
+
+def _retention_columns(retention: OwnRetention) -> dict[str, int | None]:
+    return {
+        "keep_completed_seconds": retention.completed,
+        "keep_failed_seconds": retention.failed,
+        "keep_cancelled_seconds": retention.cancelled,
+    }
 
 
 def _is(company: UUID | str) -> ColumnElement[bool]:

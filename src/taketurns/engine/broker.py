@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from taketurns.engine.lease import LeaseLine
+from taketurns.engine.retention import Retention
 from taketurns.engine.task import Claimed, ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 
 
@@ -109,15 +110,11 @@ class Broker(Protocol):
         """
         ...
 
-    async def prune(
-        self,
-        *,
-        keep_completed: timedelta,
-        keep_stopped: timedelta,
-        most: int = 1_000,
-        at: datetime | None = None,
-    ) -> Pruned:
-        """Forget finished tasks that were kept long enough, and expired idempotency keys."""
+    async def prune(self, keep: Retention, *, most: int = 1_000, at: datetime | None = None) -> Pruned:
+        """Forget finished tasks that were kept long enough, and expired idempotency keys.
+
+        Tasks are kept for as long as their company has them kept, where the broker knows of that, or else for `keep`.
+        """
         ...
 
     async def heal(self) -> int:

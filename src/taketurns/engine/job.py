@@ -119,6 +119,11 @@ class JobBroker(Broker, Protocol):
         """The moves of a job numbered above `after`, in order; None when the company has no such job."""
         ...
 
+    def job_ids(self, company_id: UUID) -> AsyncIterator[Sequence[UUID]]:
+        """Every job of a company that is kept, in no order, some at a time. One may be named twice when others come and
+        go meanwhile."""
+        ...
+
     async def known_key(self, company_id: UUID, key: str) -> KnownKey | None:
         """What became of an idempotency key of a company; None when it is free."""
         ...

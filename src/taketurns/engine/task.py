@@ -190,10 +190,11 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many finished tasks and expired idempotency keys were forgotten."""
+    """How many finished tasks and expired idempotency keys were forgotten; whether there may be more at once."""
 
     tasks: int
     keys: int
+    has_more: bool
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Double,
     Index,
     Integer,
+    Interval,
     LargeBinary,
     MetaData,
     Numeric,
@@ -54,6 +55,7 @@ class Base(DeclarativeBase):
         UUID: Uuid(),
         datetime: DateTime(timezone=True),
         Decimal: Numeric(),
+        timedelta: Interval(),
         dict[str, Any]: JSONB(),
         list[str]: ARRAY(Text()),
         list[int]: ARRAY(Integer()),
@@ -77,6 +79,11 @@ class Company(Base):
             name="rate",
         ),
         CheckConstraint(f"paused_until {READABLE} and (paused or paused_until is null)", name="paused_until"),
+        CheckConstraint(
+            "least(keep_completed_seconds, keep_failed_seconds, keep_cancelled_seconds) >= 60"
+            " and greatest(keep_completed_seconds, keep_failed_seconds, keep_cancelled_seconds) <= 315360000",
+            name="retention",
+        ),
         Index("companies_paused_until_idx", "paused_until", postgresql_where=text("paused_until is not null")),
         Index("companies_weight_idx", "weight"),
     )
@@ -96,6 +103,9 @@ class Company(Base):
     hourly_quota: Mapped[int | None] = mapped_column(Integer)
     daily_quota: Mapped[int | None] = mapped_column(Integer)
     monthly_quota: Mapped[int | None] = mapped_column(Integer)
+    keep_completed_seconds: Mapped[int | None] = mapped_column(Integer)
+    keep_failed_seconds: Mapped[int | None] = mapped_column(Integer)
+    keep_cancelled_seconds: Mapped[int | None] = mapped_column(Integer)
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
@@ -114,8 +124,8 @@ class Task(Base):
 
     `finished_at` set and `stopped_as` empty means completed. `reserved_at` says that the task is charged to the hour,
     the day and the month of that moment; it is empty when its company had no quotas, and again once it is refunded. The
-    end of a task that completes leaves every B-tree's columns alone (a BRIN index does not count), so that the second
-    write stays a heap-only update.
+    end of a task that completes leaves the columns of every index alone, so that the second write stays a heap-only
+    update: that is why no index knows when tasks have ended.
     """
 
     __tablename__ = "tasks"
@@ -132,7 +142,6 @@ class Task(Base):
             "id",
             postgresql_where=text("stopped_as is not null"),
         ),
-        Index("tasks_finished_at_idx", "finished_at", postgresql_using="brin"),
         Index(
             "tasks_company_id_reserved_at_idx",
             "company_id",
@@ -231,6 +240,22 @@ class ProcessingTask(Place, Base):
     worker_id: Mapped[UUID]
     claim_token: Mapped[UUID]
     claimed_at: Mapped[datetime]
+
+
+class Pruning(Base):
+    """How far a company's tasks of a status were looked at for those that were kept for `keep`; see prune.sql.
+
+    `begins_again_at` is set when the walk has come to its end. The `place` of company nil, status `any`, is the company
+    that was visited last.
+    """
+
+    __tablename__ = "prunings"
+
+    company_id: Mapped[UUID] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(primary_key=True)
+    keep: Mapped[timedelta]
+    place: Mapped[UUID]
+    begins_again_at: Mapped[datetime | None]
 
 
 class Line(Base):
@@ -708,6 +733,7 @@ __all__ = [
     "Pause",
     "PendingTask",
     "ProcessingTask",
+    "Pruning",
     "QuotaChange",
     "QuotaUsage",
     "Rollup",

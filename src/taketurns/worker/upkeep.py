@@ -11,7 +11,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from taketurns import telemetry
 from taketurns.engine.broker import Broker
+from taketurns.engine.retention import Retention
 from taketurns.schedules.ticking import Ticking
 from taketurns.telemetry import Event
 from taketurns.worker.lease import Lease
@@ -148,26 +148,19 @@ class Prune:
 
     name = "prune"
 
-    def __init__(
-        self, broker: Broker, *, keep_completed: timedelta, keep_stopped: timedelta, every_seconds: float = 60.0
-    ) -> None:
+    def __init__(self, broker: Broker, *, retention: Retention, every_seconds: float = 60.0) -> None:
         self._broker = broker
-        self._keep_completed = keep_completed
-        self._keep_stopped = keep_stopped
+        self._retention = retention
         self._every_seconds = every_seconds
         self._log: FilteringBoundLogger = telemetry.logger("worker").bind()
 
     async def step(self) -> float:
-        pruned = await self._broker.prune(
-            keep_completed=self._keep_completed, keep_stopped=self._keep_stopped, most=MOST
-        )
+        pruned = await self._broker.prune(self._retention, most=MOST)
         if pruned.tasks or pruned.keys:
             telemetry.TASKS_PRUNED.inc(pruned.tasks)
             telemetry.IDEMPOTENCY_KEYS_PRUNED.inc(pruned.keys)
             self._log.info(Event.TASKS_PRUNED, tasks=pruned.tasks, keys=pruned.keys)
-        if max(pruned.tasks, pruned.keys) >= MOST:
-            return 0.1
-        return _about(self._every_seconds)
+        return 0.1 if pruned.has_more else _about(self._every_seconds)
 
 
 class Park:

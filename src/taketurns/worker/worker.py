@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
@@ -19,6 +18,7 @@ from taketurns.engine.budget import Budgets
 from taketurns.engine.errors import InvalidData, Unavailable
 from taketurns.engine.lease import Holder, Kind
 from taketurns.engine.registry import Registry
+from taketurns.engine.retention import Retention
 from taketurns.engine.task import Outcome, PassReport
 from taketurns.execution import Executor
 from taketurns.history.rollups import Attempts
@@ -36,6 +36,7 @@ from taketurns.worker.upkeep import MOST, Heal, Park, Promote, Prune, Rescue, Sc
 
 LEAVE_SECONDS: Final = 2.0  # what handlers have to stop in once the grace is over
 TELL_SECONDS: Final = 1.0  # what a worker that leaves waits for the last of its figures to be told
+RETENTION: Final = Retention()
 PASS_LEASE_SECONDS: Final = 15.0  # what a pass waits for its lease
 
 
@@ -64,8 +65,7 @@ class Worker:
         stale_after_seconds: float = 15.0,
         max_rescues: int = 3,
         shutdown_grace_seconds: float | None = None,
-        keep_completed: timedelta = timedelta(days=7),
-        keep_stopped: timedelta = timedelta(days=30),
+        retention: Retention = RETENTION,
         name: str = "",
         kind: Kind = Kind.WORKER,
         comes_again: bool = True,
@@ -153,7 +153,7 @@ class Worker:
         )
         self._upkeep: tuple[Duty, ...] = (
             Promote(broker, lease=self.lease),
-            Prune(broker, keep_completed=keep_completed, keep_stopped=keep_stopped),
+            Prune(broker, retention=retention),
             Heal(broker),
             Park(
                 broker,

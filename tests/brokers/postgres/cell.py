@@ -25,7 +25,7 @@ from tests.brokers.cell import Move
 TABLES = (
     "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
     " idempotency_keys, watches, workers, budgets, buckets, pauses, heartbeats, quota_usage, quota_changes,"
-    " job_reservations, task_tags, unique_keys, operations, operation_tasks"
+    " job_reservations, task_tags, unique_keys, operations, operation_tasks, prunings"
 )
 
 

@@ -130,7 +130,7 @@ def rescue(cell: PostgresCell, connection: Connection, chance: random.Random) ->
 
 def keep_up(cell: PostgresCell, connection: Connection, chance: random.Random) -> None:
     connection.execute("select promote(100)")
-    connection.execute("select prune('1 ms', '1 ms', 50)")
+    connection.execute("select prune('1 ms', '1 ms', '1 ms', 50)")
     connection.execute("select heal_rotation()")
     connection.execute("select tally(10)")
     connection.execute("select prune_quotas(10)")

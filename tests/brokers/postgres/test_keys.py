@@ -90,7 +90,7 @@ def test_a_key_that_is_pruned_while_it_is_used_makes_one_task(cell: PostgresCell
     cell.connection.execute("update idempotency_keys set expires_at = clock_timestamp()")
     with other_connection(cell) as pruning, other_connection(cell) as using, ThreadPoolExecutor(1) as thread:
         with pruning.transaction():
-            assert pruning.execute("select keys from prune('1 day', '1 day', 10)").fetchall() == [(1,)]
+            assert pruning.execute("select keys from prune('1 day', '1 day', '1 day', 10)").fetchall() == [(1,)]
             late = thread.submit(submit_keyed, using, "k", request=b"other")
             wait_until(lambda: is_waiting(cell, using))
         assert late.result() == "created"

@@ -26,6 +26,7 @@ from tests.brokers.cell import Cell, ids, keyed_task, new_tasks, reports
 from tests.brokers.contract import Walk
 from tests.brokers.postgres.cell import PostgresCell
 from tests.brokers.postgres.connections import wait_until
+from tests.keeping import kept
 
 WORKER = UUID(int=1)
 NOON = datetime(2030, 1, 31, 12, 0, tzinfo=UTC)
@@ -276,7 +277,7 @@ async def test_forgotten_tasks_stay_counted(cell: PostgresCell, acme: UUID) -> N
     for outcome in (Outcome.COMPLETED, Outcome.COMPLETED, Outcome.FAILED):
         await end(cell, outcome)
     week = timedelta(days=7)
-    pruned = await cell.broker.prune(keep_completed=week, keep_stopped=week, at=NOON + 2 * week)
+    pruned = await cell.broker.prune(kept(week), at=NOON + 2 * week)
     assert pruned.tasks == 3
     assert used(cell, "month") == 2
     assert cell.contradictions() == []

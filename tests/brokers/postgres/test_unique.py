@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,6 +15,7 @@ from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, OnConflict, Ou
 from tests.brokers.cell import reports
 from tests.brokers.postgres.cell import PostgresCell
 from tests.brokers.postgres.connections import is_waiting, other_connection, wait_until
+from tests.keeping import NOT_AT_ALL
 
 
 def unique_task(
@@ -75,7 +75,7 @@ async def lost_with_its_workers(cell: PostgresCell, task_id: UUID) -> None:
 
 async def forgotten(cell: PostgresCell, task_id: UUID) -> None:
     await completed(cell, task_id)
-    await cell.broker.prune(keep_completed=timedelta(0), keep_stopped=timedelta(0))
+    await cell.broker.prune(NOT_AT_ALL)
     assert cell.rows("select * from unique_keys") == []
 
 
@@ -288,7 +288,7 @@ async def test_tags_are_kept_and_forgotten_with_the_task(cell: PostgresCell) -> 
     assert {row[0] for row in cell.rows("select tag from task_tags")} == set(tags)
     for _ in range(2):
         await completed(cell, uuid4())
-    await cell.broker.prune(keep_completed=timedelta(0), keep_stopped=timedelta(0))
+    await cell.broker.prune(NOT_AT_ALL)
     assert cell.rows("select * from task_tags") == []
 
 

@@ -88,7 +88,7 @@ def test_a_watch_that_is_over_tells_nothing_and_is_forgotten(bare_cell: Postgres
     bare_cell.connection.execute("select watch(%s, %s, -1), watch(%s, %s, 60)", (company, old, company, new))
     bare_cell.take(2)
     assert heard(bare_cell.connection) == {str(new)}
-    bare_cell.connection.execute("select prune(%s, %s, 10)", (timedelta(days=1), timedelta(days=1)))
+    bare_cell.connection.execute("select prune(%(keep)s, %(keep)s, %(keep)s, 10)", {"keep": timedelta(days=1)})
     assert bare_cell.rows("select task_id from watches") == [(new,)]
 
 

@@ -13,6 +13,7 @@ from taketurns.engine.job import Charge, JobName
 from taketurns.engine.task import NewTask, Outcome, Report, Status
 from tests.brokers.cell import ids, keyed_task, new_tasks
 from tests.brokers.redis.cell import RedisCell
+from tests.keeping import kept
 from tests.waiting import eventually
 
 WORKER = UUID(int=1)
@@ -70,9 +71,9 @@ async def test_nothing_but_companies_is_left_when_the_time_of_all_jobs_is_up(cel
     await through_all_states(cell, 100)
     await eventually(lambda: not list(cell.client.scan_iter(match=cell.key("job", "*"), count=10_000)))
     for _ in range(3):
-        await cell.broker.prune(keep_completed=DAY, keep_stopped=DAY)
+        await cell.broker.prune(kept(DAY))
     await cell.broker.claim(WORKER, queues=["default"], batch=1)
-    await cell.broker.prune(keep_completed=DAY, keep_stopped=DAY)
+    await cell.broker.prune(kept(DAY))
     await cell.broker.beats()
     left = set(cell.client.scan_iter(match=f"{cell.prefix}:*", count=10_000))
     (company,) = cell.client.smembers(cell.key("companies"))

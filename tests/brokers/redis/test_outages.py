@@ -17,6 +17,7 @@ from taketurns.engine.task import NewTask, Status
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import claimed_ids, ids, keyed_task, new_tasks, reports
 from tests.brokers.redis.cell import RedisCell
+from tests.keeping import kept
 from tests.valkeys import Valkey, Valkeys
 from tests.waiting import eventually
 
@@ -64,7 +65,7 @@ async def verbs_are_unavailable(broker: RedisBroker) -> None:
         broker.promote(),
         broker.cancel("acme", new_id()),
         broker.retry("acme", new_id()),
-        broker.prune(keep_completed=timedelta(1), keep_stopped=timedelta(1)),
+        broker.prune(kept(timedelta(1))),
         broker.heal(),
         broker.unpark(),
         broker.beats(),

@@ -25,6 +25,7 @@ from taketurns.engine.errors import (
     UnknownCompany,
 )
 from taketurns.engine.quota import Allowance
+from taketurns.engine.retention import Retention
 from taketurns.engine.task import (
     Claimed,
     ClaimedTask,
@@ -206,16 +207,11 @@ class PostgresBroker:
         ((status,),) = await self.database.of(company).call("delete_task", company, task_id)
         return Status(status) if status else None
 
-    async def prune(
-        self,
-        *,
-        keep_completed: timedelta,
-        keep_stopped: timedelta,
-        most: int = 1_000,
-        at: datetime | None = None,
-    ) -> Pruned:
-        ((tasks, keys),) = await self.database.call("prune", keep_completed, keep_stopped, most, at)
-        return Pruned(tasks, keys)
+    async def prune(self, keep: Retention, *, most: int = 1_000, at: datetime | None = None) -> Pruned:
+        ((tasks, keys, has_more),) = await self.database.call(
+            "prune", keep.completed, keep.failed, keep.cancelled, most, at
+        )
+        return Pruned(tasks, keys, has_more=has_more)
 
     async def heal(self) -> int:
         ((lines,),) = await self.database.call("heal_rotation")

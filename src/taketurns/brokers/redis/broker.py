@@ -15,6 +15,7 @@ from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, 
 from taketurns.brokers.redis.server import Server
 from taketurns.engine.errors import IdempotencyConflict, Unconfirmed, UnknownCompany
 from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobName, KnownKey
+from taketurns.engine.retention import Retention
 from taketurns.engine.task import Claimed, ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 from taketurns.storage.ids import new_id
 from taketurns.telemetry import Event
@@ -197,28 +198,22 @@ class RedisBroker:
             raise Unconfirmed(doubt, [task_id])
         return status
 
-    async def prune(
-        self,
-        *,
-        keep_completed: timedelta,
-        keep_stopped: timedelta,
-        most: int = 1_000,
-        at: datetime | None = None,
-    ) -> Pruned:
+    async def prune(self, keep: Retention, *, most: int = 1_000, at: datetime | None = None) -> Pruned:
         tasks, keys = await self.server.call(
             "prune",
             microseconds(at),
             most,
-            milliseconds(keep_completed),
-            milliseconds(keep_stopped),
+            milliseconds(keep.completed),
+            milliseconds(keep.failed),
+            milliseconds(keep.cancelled),
             self._completed_lifetime,
             self._stopped_lifetime,
         )
-        return Pruned(tasks, keys)
+        return Pruned(tasks, keys, has_more=max(tasks, keys) >= most)
 
     async def heal(self) -> int:
         healed = 0
-        async for companies in self._company_names():
+        async for companies in self._members(self.server.key("companies"), at_a_time=COMPANIES_AT_A_TIME):
             healed += await self.server.call("heal", *companies)
         await self.server.call("heal")
         return healed
@@ -266,6 +261,10 @@ class RedisBroker:
             return None
         return [replies.event(row) for row in rows]
 
+    async def job_ids(self, company_id: UUID) -> AsyncIterator[list[UUID]]:
+        async for names in self._members(self.server.key("jobs", company_id), at_a_time=JOBS_AT_A_TIME):
+            yield [UUID(name.decode()) for name in names]
+
     async def known_key(self, company_id: UUID, key: str) -> KnownKey | None:
         name = self.server.key("key", company_id, key)
         job_id, fingerprint = await self.server.command("HMGET", name, "id", "fingerprint")
@@ -286,16 +285,14 @@ class RedisBroker:
         )
 
     async def companies(self) -> AsyncIterator[list[JobCompany]]:
-        async for names in self._company_names():
+        async for names in self._members(self.server.key("companies"), at_a_time=COMPANIES_AT_A_TIME):
             rows = await self.server.call("companies", *names)
             yield [replies.company_told(*row) for row in zip(names, rows, strict=True)]
 
-    async def _company_names(self) -> AsyncIterator[list[bytes]]:
+    async def _members(self, key: str, *, at_a_time: int) -> AsyncIterator[list[bytes]]:
         cursor = 0
         while True:
-            cursor, names = await self.server.command(
-                "SSCAN", self.server.key("companies"), cursor, "COUNT", COMPANIES_AT_A_TIME
-            )
+            cursor, names = await self.server.command("SSCAN", key, cursor, "COUNT", at_a_time)
             if names:
                 yield names
             if int(cursor) == 0:

@@ -3,8 +3,8 @@
 -- those whose time was up by themselves.
 
 local moment, most = moment_of(ARGV[1]), tonumber(ARGV[2])
-local kept = { completed = ARGV[3], failed = ARGV[4], cancelled = ARGV[4] }
-local lifetimes = { completed = ARGV[5], failed = ARGV[6], cancelled = ARGV[6] }
+local kept = { completed = ARGV[3], failed = ARGV[4], cancelled = ARGV[5] }
+local lifetimes = { completed = ARGV[6], failed = ARGV[7], cancelled = ARGV[7] }
 
 local function ended_before(status, milliseconds, limit)
   local latest = '(' .. whole(moment - tonumber(milliseconds) * 1000)

@@ -60,6 +60,9 @@ def upgrade() -> None:
         sa.Column("hourly_quota", sa.Integer(), nullable=True),
         sa.Column("daily_quota", sa.Integer(), nullable=True),
         sa.Column("monthly_quota", sa.Integer(), nullable=True),
+        sa.Column("keep_completed_seconds", sa.Integer(), nullable=True),
+        sa.Column("keep_failed_seconds", sa.Integer(), nullable=True),
+        sa.Column("keep_cancelled_seconds", sa.Integer(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -85,6 +88,11 @@ def upgrade() -> None:
         sa.CheckConstraint(
             f"paused_until {READABLE} and (paused or paused_until is null)",
             name=op.f("companies_paused_until_check"),
+        ),
+        sa.CheckConstraint(
+            "least(keep_completed_seconds, keep_failed_seconds, keep_cancelled_seconds) >= 60"
+            " and greatest(keep_completed_seconds, keep_failed_seconds, keep_cancelled_seconds) <= 315360000",
+            name=op.f("companies_retention_check"),
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("companies_pkey")),
         sa.UniqueConstraint("slug", name=op.f("companies_slug_key")),
@@ -224,6 +232,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("company_id", "task_id", name=op.f("processing_tasks_pkey")),
     )
     op.create_index("processing_tasks_claimed_at_idx", "processing_tasks", ["claimed_at"], unique=False)
+    op.create_table(
+        "prunings",
+        sa.Column("company_id", sa.Uuid(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("keep", sa.Interval(), nullable=False),
+        sa.Column("place", sa.Uuid(), nullable=False),
+        sa.Column("begins_again_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("company_id", "status", name=op.f("prunings_pkey")),
+    )
     op.create_table(
         "operations",
         sa.Column("company_id", sa.Uuid(), nullable=False),
@@ -506,7 +523,6 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("stopped_as = 'failed'"),
     )
-    op.create_index("tasks_finished_at_idx", "tasks", ["finished_at"], unique=False, postgresql_using="brin")
     op.create_table(
         "turns",
         sa.Column("queue", sa.Text(), nullable=False),
@@ -574,7 +590,7 @@ def upgrade() -> None:
             " autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,"
             " autovacuum_vacuum_cost_delay = 0)"
         )
-    for table, fillfactor in (("quota_usage", 50), ("workers", 10), ("heartbeats", 10)):
+    for table, fillfactor in (("quota_usage", 50), ("prunings", 50), ("workers", 10), ("heartbeats", 10)):
         op.execute(f"alter table {table} set (fillfactor = {fillfactor}, autovacuum_vacuum_threshold = 500)")
     op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     op.execute(WALLS)
@@ -654,6 +670,7 @@ def downgrade() -> None:
     op.drop_table("deletions")
     op.drop_table("operations")
     op.drop_table("processing_tasks")
+    op.drop_table("prunings")
     op.drop_table("pending_tasks")
     op.drop_table("pauses")
     op.drop_table("job_reservations")
