@@ -9,16 +9,20 @@ from typing import Any
 import orjson
 import pytest
 from fastapi import FastAPI
-from httpx2 import AsyncClient
+from httpx2 import ASGITransport, AsyncClient
 
-from taketurns.api import export
+from taketurns.api import create_api, export
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.brokers.redis import RedisBroker
+from taketurns.brokers.redis.server import Server
 from taketurns.companies import directory, keys, pauses
 from taketurns.companies.directory import Company
 from taketurns.companies.keys import Stamp
 from taketurns.engine.quota import Quotas
+from taketurns.engine.registry import Registry
 from taketurns.storage.audit import Actor, ActorKind
 from taketurns.storage.database import Database
+from tests.valkeys import Valkeys
 
 BY = Actor(kind=ActorKind.COMMAND, name="test")
 
@@ -33,6 +37,7 @@ async def test_everything_is_exported_and_nothing_of_others(
     client: AsyncClient, database: Database, acme: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "TASKS_AT_A_TIME", 2)
+    monkeypatch.setattr(export, "FIRST_EVENTS", 1)
     monkeypatch.setattr(export, "EVENTS_AT_A_TIME", 1)
     monkeypatch.setattr(export, "AT_A_TIME", 1)
     await directory.create(database, name="Zeta", slug="zeta", by=BY)
@@ -75,6 +80,61 @@ async def test_everything_is_exported_and_nothing_of_others(
     assert digest[0] not in orjson.dumps(lines).decode()
 
 
+async def test_jobs_are_exported_with_their_events(
+    database: Database, broker: PostgresBroker, registry: Registry, valkey_url: str, valkey_cell: str
+) -> None:
+    server = Server(valkey_url, cell=valkey_cell, pool_size=4)
+    jobs = RedisBroker(server)
+    app = create_api(
+        database=database, broker=broker, registry=registry, job_broker=jobs, version="0.1.0", cursor_secret=b"secret"
+    )
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api") as client:
+        made: dict[str, list[str]] = {}
+        for slug in ("acme", "zeta"):
+            await client.post("/companies", json={"name": slug, "slug": slug})
+            answers = [
+                await client.post(f"/companies/{slug}/jobs", json={"type": "anything", "payload": {"value": value}})
+                for value in range(3)
+            ]
+            made[slug] = [answer.json()["jobId"] for answer in answers]
+        cancelled = made["acme"][0]
+        await client.post(f"/companies/acme/jobs/{cancelled}/cancel")
+        lines = await exported(client)
+        told = [line["value"] for line in lines if line["kind"] == "job"]
+        assert sorted(job["jobId"] for job in told) == sorted(made["acme"])
+        assert sorted(job["payload"]["value"] for job in told) == [0, 1, 2]
+        (place,) = [number for number, line in enumerate(lines) if line["value"].get("jobId") == cancelled]
+        assert lines[place]["value"] == (await client.get(f"/companies/acme/jobs/{cancelled}")).json()
+        assert [line["value"]["kind"] for line in lines[place + 1 : place + 3]] == ["created", "cancelled"]
+        assert Counter(line["kind"] for line in lines)["jobEvent"] == 4
+        assert lines[-1]["kind"] == "end"
+    await server.close()
+    await app.state.parts.waiting.close()
+    await app.state.parts.jobs.waiting.close()
+
+
+async def test_an_export_without_the_jobs_has_no_end(
+    database: Database, broker: PostgresBroker, registry: Registry, valkey: Valkeys
+) -> None:
+    valkey_server = valkey()
+    server = Server(valkey_server.url, cell="gone", pool_size=4)
+    app = create_api(
+        database=database,
+        broker=broker,
+        registry=registry,
+        job_broker=RedisBroker(server),
+        version="0.1.0",
+        cursor_secret=b"secret",
+    )
+    await directory.create(database, name="Acme", slug="acme")
+    valkey_server.kill()
+    async with AsyncClient(transport=ASGITransport(app), base_url="http://api") as client:
+        assert "end" not in {line["kind"] for line in await exported(client)}
+    await server.close()
+    await app.state.parts.waiting.close()
+    await app.state.parts.jobs.waiting.close()
+
+
 async def test_an_export_of_nobody_is_not_found(client: AsyncClient) -> None:
     answer = await client.get("/companies/nobody/export")
     assert (answer.status_code, answer.json()["code"]) == (404, "company_not_found")
@@ -83,7 +143,7 @@ async def test_an_export_of_nobody_is_not_found(client: AsyncClient) -> None:
 async def test_an_export_whose_company_goes_meanwhile_has_no_end(
     app: FastAPI, database: Database, broker: PostgresBroker, acme: Company
 ) -> None:
-    lines = export._written(database, acme, app.state.parts.waiting)
+    lines = export._written(database, None, acme, app.state.parts.waiting)
     assert orjson.loads(await anext(lines))["kind"] == "company"
     assert await directory.delete(database, "acme")
     assert "end" not in [orjson.loads(line)["kind"] async for line in lines]
@@ -91,7 +151,7 @@ async def test_an_export_whose_company_goes_meanwhile_has_no_end(
 
 async def test_an_export_ends_when_the_process_does(app: FastAPI, database: Database, acme: Company) -> None:
     waiting = app.state.parts.waiting
-    lines = export._written(database, acme, waiting)
+    lines = export._written(database, None, acme, waiting)
     assert orjson.loads(await anext(lines))["kind"] == "company"
     waiting.leave()
     async with asyncio.timeout(5):

@@ -61,6 +61,21 @@ async def test_a_promoted_task_is_pending_by_its_newest_event(life: Life) -> Non
     assert (created.kind, created.status) == ("created", Status.PENDING)
 
 
+async def test_those_of_many_tasks_are_told_together_as_of_each_alone(life: Life) -> None:
+    made = await life.create(count=6, at=NOW)
+    held = await life.claim(5, at=NOW)
+    await life.end(held[:2], at=NOW)
+    await life.end(held[2:4], Outcome.RETRY, delay_seconds=0, at=NOW)
+    await life.broker.promote(at=NOW + timedelta(seconds=1))
+    await life.end(await life.claim(10, at=NOW), Outcome.FAILED, at=NOW)
+    told: dict[UUID, list[Event]] = {}
+    for most in (1, 2, 3, 100):
+        told = await events.of_tasks(life.database, life.company_id, [*made, uuid4()], most=most)
+        assert told == {task: (await history(life, task))[:most] for task in made}
+    assert {len(told[task]) for task in made} == {1, 3, 5}
+    assert await events.of_tasks(life.database, uuid4(), made, most=10) == {}
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_every_life_is_told_without_gaps(life: Life, seed: int) -> None:
     chance = random.Random(seed)

@@ -24,6 +24,7 @@ from taketurns.api.waiting import Waiting
 from taketurns.companies import audit, directory, keys, pauses, quotas
 from taketurns.companies.directory import Company
 from taketurns.engine.errors import Unavailable
+from taketurns.engine.job import JobBroker
 from taketurns.engine.key import Role
 from taketurns.history import events, tasks
 from taketurns.history.tasks import Filter
@@ -35,12 +36,22 @@ from taketurns.telemetry import Event
 MEDIA_TYPE: Final = "application/x-ndjson"
 TASKS_AT_A_TIME: Final = 50  # a task may have megabytes
 AT_A_TIME: Final = 100
+FIRST_EVENTS: Final = 20  # of each task on a page, read together
 EVENTS_AT_A_TIME: Final = 1_000
 _SCHEMA: Final = {
     "type": "string",
-    "description": "JSON objects, one a line. `kind` is company, key, pause, schedule, operation, usage, task, event"
-    " (of the task before it), auditEntry, or, in the last line alone, end; `value` is as other routes show it. Without"
-    " a last line of that kind the export is not whole.",
+    "description": """JSON objects, one a line, each `{"kind": …, "value": …}`. The kinds, in this order:
+
+- `company`, once: its settings, limits, quotas and retention, as `GET /companies/{companyId}` shows it
+- `key`: its keys, also those that are revoked; what they are checked by is not among it
+- `pause`, `schedule`, `operation`: as their lists show them
+- `usage`, once, if it has quotas: as `GET …/usage` shows it
+- `task`, the oldest first, as `GET …/tasks/{taskId}` shows it, and after each one its `event`s, as `…/events` does
+- `job`, in no order, as `GET …/jobs/{jobId}` shows it, and after each one its `jobEvent`s; a job may come twice
+- `auditEntry`: what was changed about it and by whom, the newest first
+- `end`, once: `lines` is how many came before. Without this line the export was broken off.
+
+Lines of kinds that are not known are to be passed over.""",
 }
 
 router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["companies"])
@@ -64,22 +75,26 @@ SomePage = TypeVar("SomePage", bound=_Page)
 )
 @needs(operator=Role.ADMIN)
 async def export_company(request: Request) -> Response:
-    """Everything that a company owns but its jobs: with its keys (not what they are checked by), its tasks and their
-    events, and the entries of the audit about it."""
+    """Everything that a company owns: with its keys (not what they are checked by), its tasks and jobs with their
+    events, as far as they are kept, and the entries of the audit about it. Jobs that cannot be read break it off."""
     lists.refuse_query(request)
     given = operator_parts(request)
     company = await directory.find(given.database, paths.company(request))
     if company is None:
         raise paths.company_not_found()
     told = {"content-disposition": f'attachment; filename="{company.slug}.ndjson"', "cache-control": "no-store"}
-    return StreamingResponse(_written(given.database, company, given.waiting), headers=told, media_type=MEDIA_TYPE)
+    jobs = None if given.jobs is None else given.jobs.broker
+    lines = _written(given.database, jobs, company, given.waiting)
+    return StreamingResponse(lines, headers=told, media_type=MEDIA_TYPE)
 
 
-async def _written(database: Database, company: Company, waiting: Waiting) -> AsyncIterator[bytes]:
+async def _written(
+    database: Database, jobs: JobBroker | None, company: Company, waiting: Waiting
+) -> AsyncIterator[bytes]:
     """The lines; broken off, without the last one, when the company goes, the database does, or this process must."""
     count = 0
     try:
-        async for kind, value in _lines(database, company):
+        async for kind, value in _lines(database, jobs, company):
             if waiting.is_closed:
                 return
             yield _line(kind, value)
@@ -94,12 +109,15 @@ def _line(kind: str, value: Mapping[str, Any]) -> bytes:
     return orjson.dumps({"kind": kind, "value": value}, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
 
 
-async def _lines(database: Database, company: Company) -> AsyncIterator[Line]:
+async def _lines(database: Database, jobs: JobBroker | None, company: Company) -> AsyncIterator[Line]:
     yield "company", answers.company(company)
     async for line in _arrangements(database, company.id):
         yield line
     async for line in _tasks(database, company.id):
         yield line
+    if jobs is not None:
+        async for line in _jobs(jobs, company.id):
+            yield line
     async for notes in _pages(lambda after: audit.page(database, company_id=company.id, limit=AT_A_TIME, after=after)):
         for entry in notes.entries:
             yield "auditEntry", answers.audit_entry(entry)
@@ -129,13 +147,30 @@ async def _tasks(database: Database, company_id: UUID) -> AsyncIterator[Line]:
     async for page in _pages(
         lambda after: tasks.page(database, company_id, wanted, limit=TASKS_AT_A_TIME, after=after)
     ):
+        ids = [task.id for task in page.tasks]
+        first = await events.of_tasks(database, company_id, ids, most=FIRST_EVENTS)
         for task in page.tasks:
             yield "task", answers.task(task)
-            after = 0
-            while some := await events.of_task(database, company_id, task.id, after=after, most=EVENTS_AT_A_TIME):
+            some, most = first.get(task.id), FIRST_EVENTS
+            while some:
                 for event in some:
                     yield "event", answers.event(event)
-                after = some[-1].number
+                if len(some) < most:
+                    break
+                most = EVENTS_AT_A_TIME
+                some = await events.of_task(database, company_id, task.id, after=some[-1].number, most=most)
+
+
+async def _jobs(jobs: JobBroker, company_id: UUID) -> AsyncIterator[Line]:
+    """Each job that is still kept, and after it its events."""
+    async for job_ids in jobs.job_ids(company_id):
+        for job_id in job_ids:
+            job = await jobs.job(company_id, job_id)
+            if job is None:
+                continue
+            yield "job", answers.job(job)
+            for event in await jobs.job_events(company_id, job_id) or ():
+                yield "jobEvent", answers.job_event(event)
 
 
 async def _pages(read: Callable[[UUID | None], Awaitable[SomePage | None]]) -> AsyncIterator[SomePage]:

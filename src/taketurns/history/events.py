@@ -6,6 +6,8 @@ was claimed, and the last move stands where the task does. One statement reads t
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,7 +15,8 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import and_, bindparam, func, select, true
+from sqlalchemy import ScalarSelect, Select, SQLColumnExpression, any_, bindparam, func, select, true
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from taketurns.engine.task import Status
 from taketurns.history import pages, places, reading
@@ -64,6 +67,17 @@ async def of_task(
     return [event for event in _events(rows) if event.number > after][:most]
 
 
+async def of_tasks(
+    database: Database, company_id: UUID, task_ids: Sequence[UUID], *, most: int
+) -> dict[UUID, list[Event]]:
+    """The first events of tasks of a company, at most `most` of each, read together; none of those that it has not."""
+    query, constants = _statement_of_many(database.schema)
+    parameters = constants | {"company": company_id, "task_ids": list(task_ids), "after": 0, "most": most + 1}
+    rows = await reading.rows(database, query, parameters)
+    by_task = itertools.groupby(rows, key=operator.itemgetter(0))
+    return {task_id: [*_events([row[1:] for row in told])][:most] for task_id, told in by_task}
+
+
 def status_after(kind: str, *, at: datetime, run_after: datetime | None) -> Status:
     """What a move leads to."""
     if kind == CREATED:
@@ -104,7 +118,31 @@ def _statement(schema: str, *, is_id: bool) -> tuple[str, dict[str, Any]]:
     owner = pages.owner(is_id=is_id)
     company_id = select(owner.c.id).scalar_subquery()
     task_id = bindparam("task_id", type_=Task.id.type)
-    later = (
+    later = _later(company_id, task_id).subquery("later")
+    statement = places.joined(select(*_task_columns(), later).select_from(Task)).outerjoin(later, true())
+    return compile_statement(
+        schema, statement.where(Task.company_id == company_id, Task.id == task_id).order_by(later.c.number)
+    )
+
+
+@lru_cache(maxsize=8)
+def _statement_of_many(schema: str) -> tuple[str, dict[str, Any]]:
+    """Lives on the same."""
+    company_id = bindparam("company", type_=Task.company_id.type)
+    task_ids = bindparam("task_ids", type_=ARRAY(Task.id.type))
+    later = _later(company_id, Task.id).lateral("later")
+    statement = places.joined(select(Task.id, *_task_columns(), later).select_from(Task)).outerjoin(later, true())
+    return compile_statement(
+        schema,
+        statement.where(Task.company_id == company_id, Task.id == any_(task_ids)).order_by(Task.id, later.c.number),
+    )
+
+
+def _later(
+    company_id: SQLColumnExpression[UUID] | ScalarSelect[UUID], task_id: SQLColumnExpression[UUID]
+) -> Select[*tuple[Any, ...]]:
+    """The moves between the first and the last, as far as they are asked for."""
+    return (
         select(
             TaskEvent.number,
             TaskEvent.kind,
@@ -118,27 +156,18 @@ def _statement(schema: str, *, is_id: bool) -> tuple[str, dict[str, Any]]:
         .where(TaskEvent.number > bindparam("after"))
         .order_by(TaskEvent.number)
         .limit(bindparam("most"))
-        .subquery("later")
     )
-    number = func.coalesce(*(table.event_number for table in (*places.PLACES.values(), Task)))
-    return compile_statement(
-        schema,
-        places.joined(
-            select(
-                Task.created_at,
-                Task.run_after,
-                places.status(),
-                number,
-                ProcessingTask.claimed_at,
-                ProcessingTask.worker_id,
-                Task.finished_at,
-                Task.started_at,
-                Task.worker_id,
-                Task.error,
-                later,
-            ).select_from(Task)
-        )
-        .outerjoin(later, true())
-        .where(and_(Task.company_id == company_id, Task.id == task_id))
-        .order_by(later.c.number),
-    )
+
+
+def _task_columns() -> Iterator[SQLColumnExpression[Any]]:
+    """What the record of a task and the place where it stands tell of its first and its last move."""
+    yield Task.created_at
+    yield Task.run_after
+    yield places.status()
+    yield func.coalesce(*(table.event_number for table in (*places.PLACES.values(), Task)))
+    yield ProcessingTask.claimed_at
+    yield ProcessingTask.worker_id
+    yield Task.finished_at
+    yield Task.started_at
+    yield Task.worker_id
+    yield Task.error
