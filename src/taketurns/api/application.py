@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
@@ -97,9 +98,8 @@ def create_api(
     )
     for router in _routers(process_pass):
         app.router.routes += router.routes
-    for router in (tasks.router, jobs.router):
-        app.router.routes += own.routes(router)
-    app.router.routes += documentation.router(openapi.document(app.routes, version)).routes
+    app.router.routes += _OWN
+    app.router.routes += documentation.router(partial(openapi.document, [*app.routes], version)).routes
     app.state.parts = Parts(
         database=database,
         broker=broker,
@@ -117,6 +117,9 @@ def create_api(
         app.add_exception_handler(error, _answer)
     app.add_middleware(Exchange)
     return app
+
+
+_OWN: Final = [route for router in (tasks.router, jobs.router) for route in own.routes(router)]
 
 
 def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final
@@ -33,23 +34,32 @@ _FILES: Final = {
 }
 
 
-def router(document: dict[str, Any]) -> APIRouter:
-    """`/docs`, the files it loads, the page of problems, and the OpenAPI document itself."""
+def router(document: Callable[[], dict[str, Any]]) -> APIRouter:
+    """`/docs`, the files it loads, the page of problems, and the OpenAPI document itself.
+
+    Each is made when somebody first asks for it, for most processes are never asked.
+    """
     pages = APIRouter(route_class=GuardedRoute)
-    _add(pages, "/openapi.json", orjson.dumps(document), "application/json")
-    _add(pages, "/docs", _read("swagger/index.html"), "text/html")
-    _add(pages, problems.PAGE, _problems_page().encode(), "text/html")
+    _add(pages, "/openapi.json", lambda: orjson.dumps(document()), "application/json")
+    _add(pages, "/docs", partial(_read, "swagger/index.html"), "text/html")
+    _add(pages, problems.PAGE, _problems_page, "text/html")
     for name, (file, media_type) in _FILES.items():
-        _add(pages, f"/docs/{name}", _read(file), media_type, {"cache-control": "max-age=3600"})
+        _add(pages, f"/docs/{name}", partial(_read, file), media_type, {"cache-control": "max-age=3600"})
     return pages
 
 
 def _add(
-    pages: APIRouter, path: str, content: bytes, media_type: str, headers: Mapping[str, str] = MappingProxyType({})
+    pages: APIRouter,
+    path: str,
+    make: Callable[[], bytes],
+    media_type: str,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
+    made = cache(make)
+
     @open_to_all
-    async def show() -> Response:
-        return Response(content, headers={**_HEADERS, **headers}, media_type=media_type)
+    def show() -> Response:  # in a thread: the document takes a while, and the loop has others to serve
+        return Response(made(), headers={**_HEADERS, **headers}, media_type=media_type)
 
     pages.add_api_route(path, show, methods=["GET"], include_in_schema=False)
 
@@ -58,7 +68,7 @@ def _read(file: str) -> bytes:
     return resources.files("taketurns.api.documentation").joinpath(file).read_bytes()
 
 
-def _problems_page() -> str:
+def _problems_page() -> bytes:
     kinds = "".join(
         f'<h2 id="{kind.code}">{html.escape(kind.title)}</h2>'
         f"<p><code>{kind.code}</code>, status {kind.status}"
@@ -66,10 +76,11 @@ def _problems_page() -> str:
         f"<p>{html.escape(kind.advice)}</p>"
         for kind in problems.KINDS
     )
-    return (
+    page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Problems</title>'
         '<link rel="stylesheet" href="/docs/problems.css"></head><body><main><h1>Problems</h1>'
         "<p>What the API answers when a request cannot be served, by its <code>code</code>.</p>"
         f"{kinds}</main></body></html>"
     )
+    return page.encode()
