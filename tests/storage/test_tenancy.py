@@ -12,7 +12,7 @@ from taketurns.storage.models import Base
 WALKED_BY_CLAIMS = {"pending_tasks": ["queue"], "turns": ["queue", "place"]}
 # Operators have keys too, and make changes; and a key is looked up before its company is known.
 OF_OPERATORS_TOO = {"api_keys", "audit_entries"}
-OF_NO_COMPANY = {"companies", "heartbeats", "looks", "rotations", "task_types", "workers"}
+OF_NO_COMPANY = {"companies", "heartbeats", "looks", "rotations", "sessions", "task_types", "workers"}
 
 
 def test_the_key_of_what_a_company_owns_begins_with_the_company() -> None:

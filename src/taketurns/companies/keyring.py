@@ -70,13 +70,18 @@ class KeyRing:
         if known is None or pepper is None:
             raise InvalidKey("no such key is known here")
         now = self._clock()
-        if known.is_revoked:
-            raise InvalidKey("the key was revoked")
-        if now >= known.expires_at:
-            raise InvalidKey("the key has expired")
+        _refuse_over(known, now)
         if now - known.noted_at >= USE_NOTED_EVERY.total_seconds():
             known.noted_at = now
             self._note_use(key, is_old=pepper != self.stamp.peppers[0])
+        return known.principal
+
+    async def holder(self, key_id: UUID) -> Principal:
+        """Who holds the key of this id, which was shown before. Raises InvalidKey and Unavailable."""
+        known = await self._look_up(key_id)
+        if known is None:
+            raise InvalidKey("no such key is known here")
+        _refuse_over(known, self._clock())
         return known.principal
 
     def forget(self, key_id: UUID) -> None:
@@ -182,6 +187,13 @@ class KeyRing:
                     await self._database.fetch(update(ApiKey).where(ApiKey.id == key_id).values(digest=digest))
             except Unavailable as error:
                 self._log.warning(Event.KEY_USE_NOT_NOTED, error=str(error))
+
+
+def _refuse_over(known: _Known, now: float) -> None:
+    if known.is_revoked:
+        raise InvalidKey("the key was revoked")
+    if now >= known.expires_at:
+        raise InvalidKey("the key has expired")
 
 
 def _hear(read: asyncio.Task[_Known | None]) -> None:

@@ -636,6 +636,18 @@ class ApiKey(Base):
     last_used_at: Mapped[datetime | None]
 
 
+class Session(Base):
+    """An operator who is signed in to the dashboard with a key. The token is not stored, but its SHA-256."""
+
+    __tablename__ = "sessions"
+    __table_args__ = (Index("sessions_expires_at_idx", "expires_at"),)
+
+    digest: Mapped[bytes] = mapped_column(LargeBinary, primary_key=True)
+    key_id: Mapped[UUID]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    expires_at: Mapped[datetime]
+
+
 class AuditEntry(Base):
     """A change that somebody made: who, what, to which, from where. A trigger keeps rows as they were written."""
 
@@ -740,6 +752,7 @@ __all__ = [
     "Rotation",
     "Schedule",
     "ScheduledTask",
+    "Session",
     "Task",
     "TaskEvent",
     "TaskTag",

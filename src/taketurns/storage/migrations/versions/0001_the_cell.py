@@ -412,6 +412,17 @@ def upgrade() -> None:
         postgresql_where=sa.text("not paused"),
     )
     op.create_table(
+        "sessions",
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("key_id", sa.Uuid(), nullable=False),
+        sa.Column(
+            "created_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("sessions_pkey")),
+    )
+    op.create_index("sessions_expires_at_idx", "sessions", ["expires_at"], unique=False)
+    op.create_table(
         "scheduled_tasks",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("task_id", sa.Uuid(), nullable=False),
@@ -660,6 +671,7 @@ def downgrade() -> None:
     op.drop_table("task_types")
     op.drop_table("task_tags")
     op.drop_table("task_events")
+    op.drop_table("sessions")
     op.drop_table("schedules")
     op.drop_table("scheduled_tasks")
     op.drop_table("rotations")
