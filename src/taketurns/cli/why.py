@@ -19,7 +19,7 @@ from taketurns.history import stats as figures
 from taketurns.history import tasks
 from taketurns.history import why as reasons
 from taketurns.history.stats import Attempts, Stats
-from taketurns.history.why import Reason, Waiting
+from taketurns.history.why import Waiting
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
 from taketurns.storage.models import Company, Task
@@ -60,40 +60,7 @@ def _sentence(name: str, slug: str, status: Status, waiting: Waiting | None) -> 
         return f"{name} does not wait: it is {status}."
     due = waiting.facts.pending_seconds
     so_far = f", and has been due for {durations.told(due)}" if waiting.facts.is_due else ""
-    return f"{name} waits {_because(slug, waiting)}{so_far}."
-
-
-def _because(slug: str, waiting: Waiting) -> str:
-    facts = waiting.facts
-    may_start_at = facts.may_start_at or facts.now
-    match waiting.reason:
-        case Reason.NOT_DUE:
-            left = durations.told((facts.run_after - facts.now).total_seconds())
-            because = f"for its time, {facts.run_after.isoformat(timespec='seconds')}, in {left}"
-        case Reason.PAUSED:
-            paused = {"company": slug, "queue": f"the queue {facts.queue!r}", "type": f"the type {facts.type!r}"}
-            until = "" if waiting.until is None else f" until {waiting.until.isoformat(timespec='seconds')}"
-            because = f"because {paused[waiting.of or 'company']} is paused{until}"
-        case Reason.NO_WORKER_FOR:
-            of_type = f" and has a handler for the type {facts.type!r}" if waiting.of == "type" else ""
-            because = f"because no living worker serves the queue {facts.queue!r}{of_type}"
-        case Reason.COMPANY_AT_LIMIT:
-            because = f"because {slug} has {facts.in_flight} tasks in flight, and may have {facts.max_in_flight}"
-        case Reason.RATE_LIMITED:
-            left = durations.told((may_start_at - facts.now).total_seconds())
-            because = f"for the rate of {slug}, which lets a task start in {left}"
-        case Reason.BEHIND_OWN:
-            because = f"behind {_counted(facts.tasks_ahead, 'other task', 'other tasks')} of {slug}"
-        case Reason.OTHERS_TURN:
-            because = f"for the turns of {_counted(facts.turns_ahead, 'other company', 'other companies')}"
-        case _:
-            because = "for a free hand of a worker: its turn is the next"
-    return because
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    bound = reasons.AHEAD_MOST
-    return f"{count} {one if count == 1 else several}" if count <= bound else f"more than {bound:,} {several}"
+    return f"{name} waits {reasons.told(slug, waiting)}{so_far}."
 
 
 def _figures(told: Stats) -> str:

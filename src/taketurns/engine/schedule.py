@@ -57,6 +57,11 @@ class Cron:
     time_zone: str
     _searched: str = field(repr=False, compare=False)
 
+    @property
+    def words(self) -> str:
+        """What the expression says, in English."""
+        return CronSim(self.expression, _PARSE_AT).explain()
+
     def ticks(self, *, after: datetime) -> Iterator[datetime]:
         """Its ticks later than a moment, in UTC, each later than the one before; ends when none comes for 50 years."""
         last = after

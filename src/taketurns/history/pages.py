@@ -42,8 +42,8 @@ LOOK_AHEAD: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What makes the statement of one page differ from that of another. `types` is how many are asked for; 0, every.
-    `tags` is how many a task must have."""
+    """What makes the statement of one page differ from that of another. `types` and `queues` are how many are asked
+    for; 0, every. `tags` is how many a task must have."""
 
     is_id: bool
     statuses: frozenset[Status]
@@ -52,13 +52,14 @@ class Shape:
     has_error: bool
     has_times: bool
     oldest_first: bool
+    queues: int = 0
 
 
 def statement(shape: Shape, columns: Sequence[SQLColumnExpression[Any]]) -> AnySelect:
     """Rows of (end of what was looked at, *columns), at least one if the company exists.
 
-    Parameters: company, type_0 and tag_0 and so on, error_fingerprint, low, high (exclusive ids), created_after,
-    created_before, most, skip, reach (the sum of those two).
+    Parameters: company, type_0, queue_0 and tag_0 and so on, error_fingerprint, low, high (exclusive ids),
+    created_after, created_before, most, skip, reach (the sum of those two).
     """
     company = owner(is_id=shape.is_id)
     company_id = select(company.c.id).scalar_subquery()
@@ -178,7 +179,7 @@ def _scans_of_records(
 ) -> Iterator[_Scan]:
     """Live on tasks_pkey, or on tasks_company_id_type_id_idx, once for each type."""
     entries = select(Task.id.label("id")).where(Task.company_id == company_id, *_between(Task.id))
-    rest = [*rest, *_created_between(shape)]
+    rest = [*rest, *_is_of_queues(shape), *_created_between(shape)]
     if not shape.types:
         yield _Scan(name, entries, Task.id.expression, rest)
     for number, type in enumerate(_types(shape)):
@@ -191,7 +192,7 @@ def _scan_of_tag(shape: Shape, company_id: ColumnElement[UUID]) -> _Scan:
     entries = select(TaskTag.task_id.label("id")).where(
         TaskTag.company_id == company_id, TaskTag.tag == first, *_between(TaskTag.task_id)
     )
-    rest = [*_is_of_types(shape, Task.type), *_has_error(shape), *_created_between(shape)]
+    rest = [*_is_of_types(shape, Task.type), *_is_of_queues(shape), *_has_error(shape), *_created_between(shape)]
     rest += [other == any_(Task.tags) for other in others]
     if has_statuses := shape.statuses not in (frozenset(), frozenset(Status)):
         rest.append(or_(*(places.status() == status.value for status in sorted(shape.statuses))))
@@ -206,7 +207,7 @@ def _scan_of_stopped(shape: Shape, company_id: ColumnElement[UUID], status: Stat
     entries = select(Task.id.label("id")).where(
         Task.company_id == company_id, *_between(Task.id), Task.stopped_as == status.value
     )
-    rest = [*_is_of_types(shape, Task.type), *_has_error(shape), *_created_between(shape)]
+    rest = [*_is_of_types(shape, Task.type), *_is_of_queues(shape), *_has_error(shape), *_created_between(shape)]
     return _Scan(status, entries, Task.id.expression, rest)
 
 
@@ -220,16 +221,16 @@ def _scans_of_failures(shape: Shape, company_id: ColumnElement[UUID]) -> Iterato
             Task.type == type,
             *_has_error(shape),
         )
-        yield _Scan(f"failed_{number}", entries, Task.id.expression, [*_created_between(shape)])
+        yield _Scan(f"failed_{number}", entries, Task.id.expression, [*_is_of_queues(shape), *_created_between(shape)])
 
 
 def _scan_of_places(shape: Shape, company_id: ColumnElement[UUID], status: Status) -> _Scan:
     """Lives on the (company_id, task_id) index of the narrow table."""
     place = PLACES[status]
     entries = select(place.task_id.label("id")).where(place.company_id == company_id, *_between(place.task_id))
-    if shape.has_times:
+    if shape.has_times or shape.queues:
         entries = entries.join(Task, and_(Task.company_id == place.company_id, Task.id == place.task_id))
-    rest = [*_is_of_types(shape, place.type), *_created_between(shape)]
+    rest = [*_is_of_types(shape, place.type), *_is_of_queues(shape), *_created_between(shape)]
     return _Scan(status, entries, place.task_id.expression, rest)
 
 
@@ -240,6 +241,12 @@ def _types(shape: Shape) -> list[BindParameter[str]]:
 def _is_of_types(shape: Shape, column: Any) -> Iterator[ColumnElement[bool]]:
     if shape.types:
         yield column.in_(_types(shape))
+
+
+def _is_of_queues(shape: Shape) -> Iterator[ColumnElement[bool]]:
+    """By the record: what is set aside stands in another queue than its own."""
+    if shape.queues:
+        yield Task.queue.in_([bindparam(f"queue_{number}", type_=Text()) for number in range(shape.queues)])
 
 
 def _has_error(shape: Shape) -> Iterator[ColumnElement[bool]]:

@@ -3,7 +3,7 @@ minute."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from taketurns.storage.database import Database, Row
@@ -23,3 +23,12 @@ async def rows(
     """
     settings = _ONCE_BY_INDEX if is_planned_once else _BY_INDEX
     return await database.run(query.encode(), parameters, settings=settings)
+
+
+async def rows_of_each(database: Database, query: str, parameters: Sequence[Mapping[str, Any]]) -> list[list[Row]]:
+    """What a statement answers for each of these, in one round trip. Raises Unavailable."""
+    async with database.transaction() as connection, connection.pipeline():
+        for name, value in _BY_INDEX.items():
+            await connection.execute("select set_config(%s, %s, true)", (name, value))
+        cursors = [await connection.execute(query.encode(), each) for each in parameters]
+        return [await cursor.fetchall() for cursor in cursors]

@@ -87,11 +87,12 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which tasks of a company, and in which order. No status or type means every one. A task has all of the tags,
-    and may have more. Times are exclusive bounds."""
+    """Which tasks of a company, and in which order. No status, type or queue means every one. A task has all of the
+    tags, and may have more. Times are exclusive bounds."""
 
     statuses: frozenset[Status] = frozenset()
     types: frozenset[str] = frozenset()
+    queues: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
     error_fingerprint: str | None = None
     created_after: datetime | None = None
@@ -160,12 +161,18 @@ async def ids(database: Database, company_id: UUID, wanted: Filter, *, limit: in
     query, constants = _ids_statement(database.schema, _shape(company_id, wanted))
     bounds = {"most": limit + 1, "skip": 0, "reach": limit + 1}
     parameters = constants | _parameters(company_id, wanted, after=after) | bounds
-    rows = await reading.rows(database, query, parameters)
-    end: UUID | None = rows[0][0] if rows else None
-    found = [id for _, id in rows if id is not None]
-    if end is not None:
-        found = [id for id in found if (id <= end if wanted.oldest_first else id >= end)]
-    return Ids(found[:limit], found[limit - 1]) if len(found) > limit else Ids(found, end)
+    return _ids(await reading.rows(database, query, parameters), wanted, limit=limit)
+
+
+async def ids_of_each(
+    database: Database, company_ids: Sequence[UUID], wanted: Filter, *, limit: int, after: UUID | None = None
+) -> dict[UUID, Ids]:
+    """The same for several companies, in one round trip. Raises Unavailable."""
+    query, constants = _ids_statement(database.schema, _shape(_FIRST_ID, wanted))
+    bounds = {"most": limit + 1, "skip": 0, "reach": limit + 1}
+    asked = [constants | _parameters(company_id, wanted, after=after) | bounds for company_id in company_ids]
+    answers = await reading.rows_of_each(database, query, asked)
+    return {company_id: _ids(rows, wanted, limit=limit) for company_id, rows in zip(company_ids, answers, strict=True)}
 
 
 async def total(database: Database, company: UUID | str, wanted: Filter, *, exactly: bool) -> Total:
@@ -193,6 +200,7 @@ def _shape(company: UUID | str, wanted: Filter) -> pages.Shape:
         is_id=isinstance(company, UUID),
         statuses=_statuses(wanted),
         types=len(wanted.types),
+        queues=len(wanted.queues),
         tags=len(wanted.tags),
         has_error=wanted.error_fingerprint is not None,
         has_times=wanted.created_after is not None or wanted.created_before is not None,
@@ -210,6 +218,7 @@ def _parameters(company: UUID | str, wanted: Filter, *, after: UUID | None) -> d
     return {
         "company": company,
         **{f"type_{number}": type for number, type in enumerate(wanted.types)},
+        **{f"queue_{number}": queue for number, queue in enumerate(wanted.queues)},
         **{f"tag_{number}": tag for number, tag in enumerate(sorted(wanted.tags))},
         "error_fingerprint": wanted.error_fingerprint,
         "low": low,
@@ -234,6 +243,14 @@ def _id_range(wanted: Filter, after: UUID | None) -> tuple[UUID, UUID]:
     elif after is not None:
         high = min(high, after)
     return low, high
+
+
+def _ids(rows: Sequence[Row], wanted: Filter, *, limit: int) -> Ids:
+    end: UUID | None = rows[0][0] if rows else None
+    found = [id for _, id in rows if id is not None]
+    if end is not None:
+        found = [id for id in found if (id <= end if wanted.oldest_first else id >= end)]
+    return Ids(found[:limit], found[limit - 1]) if len(found) > limit else Ids(found, end)
 
 
 def _page(rows: Sequence[Row], *, limit: int, oldest_first: bool) -> Page:

@@ -12,7 +12,11 @@ from enum import StrEnum
 from typing import Final, Literal
 from uuid import UUID
 
+from sqlalchemy import select
+
+from taketurns.engine import durations
 from taketurns.storage.database import Database
+from taketurns.storage.models import PendingTask
 
 AHEAD_MOST: Final = 1_000
 LIVING: Final = timedelta(minutes=1)  # the slowest beat of a worker that can be set
@@ -83,6 +87,19 @@ async def read(database: Database, company_id: UUID, task_id: UUID, *, at: datet
     return explain(Facts(*rows[0])) if rows else None
 
 
+async def of_company(database: Database, company_id: UUID) -> Waiting | None:
+    """Why a company waits: what holds for the task that came first of those that may run; None when none waits."""
+    first = (
+        select(PendingTask.task_id)
+        .where(PendingTask.company_id == company_id)
+        .order_by(PendingTask.company_id, PendingTask.task_id)
+        .limit(1)
+    )
+    for (task_id,) in await database.fetch(first):
+        return await read(database, company_id, task_id)
+    return None
+
+
 def explain(facts: Facts) -> Waiting:
     """The first reason that holds."""
     is_full = facts.max_in_flight is not None and facts.in_flight >= facts.max_in_flight
@@ -104,3 +121,38 @@ def explain(facts: Facts) -> Waiting:
     else:
         waiting = Waiting(Reason.NEXT_TURN, facts)
     return waiting
+
+
+def told(slug: str, waiting: Waiting) -> str:
+    """The reason in words that go after `it waits`."""
+    facts = waiting.facts
+    may_start_at = facts.may_start_at or facts.now
+    match waiting.reason:
+        case Reason.NOT_DUE:
+            left = durations.told((facts.run_after - facts.now).total_seconds())
+            because = f"for its time, {facts.run_after.isoformat(timespec='seconds')}, in {left}"
+        case Reason.PAUSED:
+            paused = {"company": slug, "queue": f"the queue {facts.queue!r}", "type": f"the type {facts.type!r}"}
+            until = "" if waiting.until is None else f" until {waiting.until.isoformat(timespec='seconds')}"
+            because = f"because {paused[waiting.of or 'company']} is paused{until}"
+        case Reason.NO_WORKER_FOR:
+            of_type = f" and has a handler for the type {facts.type!r}" if waiting.of == "type" else ""
+            because = f"because no living worker serves the queue {facts.queue!r}{of_type}"
+        case Reason.COMPANY_AT_LIMIT:
+            because = f"because {slug} has {facts.in_flight} tasks in flight, and may have {facts.max_in_flight}"
+        case Reason.RATE_LIMITED:
+            left = durations.told((may_start_at - facts.now).total_seconds())
+            because = f"for the rate of {slug}, which lets a task start in {left}"
+        case Reason.BEHIND_OWN:
+            because = f"behind {_counted(facts.tasks_ahead, 'other task', 'other tasks')} of {slug}"
+        case Reason.OTHERS_TURN:
+            because = f"for the turns of {_counted(facts.turns_ahead, 'other company', 'other companies')}"
+        case _:
+            because = "for a free hand of a worker: its turn is the next"
+    return because
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    if count > AHEAD_MOST:
+        return f"more than {AHEAD_MOST:,} {several}"
+    return f"{count} {one if count == 1 else several}"

@@ -250,6 +250,12 @@ async def page(
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
+async def latest(database: Database, *, limit: int) -> list[Operation]:
+    """The newest operations of all companies."""
+    statement = select(*_COLUMNS).order_by(OperationTable.id.desc()).limit(limit)
+    return [_operation(row) for row in await database.fetch(statement)]
+
+
 async def abort(
     database: Database, company: UUID | str, operation_id: UUID, *, by: Actor | None = None
 ) -> Operation | None:

@@ -184,6 +184,17 @@ async def page(
     return Page(schedules[:limit], schedules[limit - 1].id if more else None)
 
 
+async def of_all(database: Database, *, limit: int, offset: int = 0) -> list[Schedule]:
+    """The schedules of all companies: those that tick next come first, those that do not at all last."""
+    statement = (
+        select(*_columns(None))
+        .order_by(ScheduleTable.next_tick_at.asc().nulls_last(), ScheduleTable.company_id, ScheduleTable.id)
+        .limit(limit)
+        .offset(offset)
+    )
+    return [Schedule(*row) for row in await database.fetch(statement)]
+
+
 async def change(
     database: Database,
     company: UUID | str,
