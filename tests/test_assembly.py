@@ -382,7 +382,10 @@ async def test_an_api_that_is_to_end_lets_go_who_waits_and_who_watches(  # fault
             ]
             made = await client.post("/companies/acme/jobs", json=order)
             streams = [asyncio.create_task(client.get(f"{made.headers['location']}/events")) for _ in range(20)]
-            await until_waiting(client, len(waiting) + len(streams))
+            host = {"host": "localhost"}
+            streams += [asyncio.create_task(client.get("/dashboard/live/stream", headers=host)) for _ in range(3)]
+            await until_told(client, f"requests_waiting {len(waiting) + 20}.0")
+            await until_told(client, f"streams_open {len(streams)}.0")
             server.send_signal(signal.SIGTERM)
             answers = await asyncio.gather(*waiting)
             assert {(await stream).text[-len(BYE) :] for stream in streams} == {BYE}
@@ -392,13 +395,13 @@ async def test_an_api_that_is_to_end_lets_go_who_waits_and_who_watches(  # fault
         assert "Application shutdown complete" in output
 
 
-async def until_waiting(client: httpx2.AsyncClient, count: int) -> None:
+async def until_told(client: httpx2.AsyncClient, figure: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        if f"requests_waiting {count}.0" in (await client.get("/metrics")).text:
+        if figure in (await client.get("/metrics")).text:
             return
         await asyncio.sleep(0.05)
-    raise TimeoutError("the requests do not wait")
+    raise TimeoutError(f"the metrics do not tell {figure}")
 
 
 async def answering(client: httpx2.AsyncClient, server: subprocess.Popen[Any]) -> None:

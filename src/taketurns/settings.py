@@ -102,6 +102,11 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    dashboard_path: str = Field(
+        "/dashboard",
+        pattern=r"^(/[a-z0-9_-]{1,32}){1,4}$",
+        description="Where the API has its dashboard: a path that begins with no word of the API's own.",
+    )
     pool_size: int = Field(10, ge=2, le=500, description="Connections of one API process, at most.")
     pool_timeout: float = Field(
         5.0, gt=0, le=SECONDS_MAX, description="How long a request waits for a connection before 503."

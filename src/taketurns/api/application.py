@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Final
@@ -65,11 +65,13 @@ def create_api(
     cursor_secret: bytes,
     guard: Guard | None = None,
     lifespan: Lifespan[FastAPI] | None = None,
+    on_leaving: Callable[[], None] | None = None,
 ) -> FastAPI:
     """The API over a database and brokers that the lifespan opens and closes. Without `job_broker` there are no jobs.
 
     `process_pass(limit=…)` runs one pass of processing; without it there is no POST /workers/process. Processes that
-    share a `cursor_secret` read each other's cursors. Without a `guard` everybody may do everything.
+    share a `cursor_secret` read each other's cursors. Without a `guard` everybody may do everything. `on_leaving` is
+    called when the process is told to end: what is open then has to let go.
     """
     guard = guard or Guard(keyring=KeyRing(database), asks_for_keys=False)
     waiting = Waiting(broker)
@@ -79,6 +81,8 @@ def create_api(
     def leave() -> None:
         for some in all_waiting:
             some.leave()
+        if on_leaving is not None:
+            on_leaving()
 
     @asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:

@@ -111,7 +111,8 @@ class Guard:
     metrics_token: bytes | None = None
 
     async def admit(self, request: Request, need: Need) -> None:
-        """Let a request pass, with its principal from then on. Raises Problem, and Unavailable."""
+        """Let a request pass, with its principal from then on; one that the dashboard makes within this process comes
+        with it. Raises Problem, and Unavailable."""
         if need.operator is None or (need.by_token and self._has_metrics_token(request.scope)):
             return
         if not self.asks_for_keys and not (need.by_token and self.metrics_token is not None):
@@ -120,7 +121,7 @@ class Guard:
                     problems.NOT_ON_LOOPBACK, "this service asks for no keys, and serves its own machine only"
                 )
             return
-        principal = await self._principal(request.scope)
+        principal = request.scope.get("principal") or await self._principal(request.scope)
         request.scope["principal"] = principal
         if isinstance(principal, OperatorPrincipal):
             if not principal.role.includes(need.operator):

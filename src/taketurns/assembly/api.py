@@ -18,6 +18,7 @@ from taketurns.assembly.brokers import close, make_broker, make_ticking
 from taketurns.assembly.jobs import make_job_broker, warn
 from taketurns.assembly.keys import make_guard
 from taketurns.companies.quotas import Tally
+from taketurns.dashboard import Dashboard
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.history.rollups import Attempts, RollUp
@@ -74,17 +75,46 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
             budgets=PostgresBudgets(broker.database),
         )
 
-    return create_api(
+    version = metadata.version("taketurns")
+    guard = make_guard(settings, broker.database)
+    dashboard = Dashboard(
+        database=broker.database,
+        keyring=guard.keyring,
+        asks_for_keys=guard.asks_for_keys,
+        on_loopback_only=guard.on_loopback_only,
+        prefix=settings.dashboard_path,
+        version=version,
+        told=_told(settings),
+    )
+    api = create_api(
         database=broker.database,
         broker=broker,
         job_broker=job_broker,
         registry=registry,
         process_pass=process_pass,
-        version=metadata.version("taketurns"),
+        version=version,
         cursor_secret=_cursor_secret(settings),
-        guard=make_guard(settings, broker.database),
+        guard=guard,
         lifespan=lifespan,
+        on_leaving=dashboard.leave,
     )
+    dashboard.mount(api)
+    return api
+
+
+def _told(settings: Settings) -> dict[str, str]:
+    """What the dashboard shows of the settings; none of them is a secret."""
+    return {
+        "Completed tasks are kept": f"{settings.keep_completed_days:g} days",
+        "Failed and cancelled tasks are kept": f"{settings.keep_stopped_days:g} days",
+        "Completed jobs are kept": f"{settings.keep_completed_jobs_hours:g} hours",
+        "Failed and cancelled jobs are kept": f"{settings.keep_stopped_jobs_days:g} days",
+        "Idempotency keys are kept": f"{settings.idempotency_hours:g} hours",
+        "Queues that workers serve, unless told otherwise": ", ".join(settings.queues),
+        "Schema": settings.schema_name,
+        "Jobs": "in Redis" if settings.redis_url else "not set up",
+        "Authentication": settings.authentication,
+    }
 
 
 def _cursor_secret(settings: Settings) -> bytes:

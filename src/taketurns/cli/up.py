@@ -300,7 +300,7 @@ def _greeting(
     settings: Settings, address: str, companies: dict[str, str], servers: Sequence[_Server], types: Sequence[str]
 ) -> Iterator[str]:
     asks_for_keys = settings.authentication == "on"
-    yield f"\nTaketurns answers at {address}, its documentation at {address}/docs"
+    yield f"\nTaketurns answers at {address}, its dashboard to a browser, its documentation at {address}/docs"
     yield {"on": _ASKS_FOR_KEYS, "off": _ASKS_FOR_NONE}.get(settings.authentication, _ASKS_NOBODY)
     yield "Three companies are there:"
     for slug, company_id in companies.items():

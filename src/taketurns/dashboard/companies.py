@@ -1,0 +1,216 @@
+"""The pages of companies: all side by side, one with its figures, and what an operator may set for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from taketurns.companies import pauses, quotas
+from taketurns.companies.directory import Company
+from taketurns.dashboard import actions, charts
+from taketurns.dashboard.refusals import Refusal
+from taketurns.dashboard.tasks import company_of
+from taketurns.dashboard.visits import Visit, needs
+from taketurns.engine import durations, limits
+from taketurns.engine.key import Role
+from taketurns.history import board, failures, series, stats, tasks, why
+from taketurns.history.board import Standing
+from taketurns.history.series import SPANS, Sum
+from taketurns.history.tasks import Filter
+
+LIMIT: Final = 100
+LATEST: Final = 10
+_NUMBER: Final = re.compile(r"[0-9]{1,12}")
+_PERIODS: Final = ("hour", "day", "month")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A company in the list: how it stands, and what its attempts came to."""
+
+    standing: Standing
+    total: Sum
+    steps: list[Sum]
+
+    @property
+    def share(self) -> float:
+        """What it has of its fair share, up to twice as much, as a part of that."""
+        fair = self.standing.fair_share
+        return min(self.standing.in_flight / fair, 2.0) / 2 if fair else 0.0
+
+
+@needs(Role.VIEWER)
+async def list_companies(visit: Visit) -> Response:
+    """Every company, those whose tasks wait longest first."""
+    query = visit.request.query_params
+    like, offset = query.get("q", "").strip(), _offset(visit)
+    database, span = visit.parts.database, SPANS["15m"]
+    standings = await board.read(database, limit=LIMIT + 1, offset=offset, like=like)
+    shown = standings[:LIMIT]
+    told = await series.read(database, span, [one.id for one in shown])
+    rows = [Row(one, told.total(one.id), told.of(one.id)) for one in shown]
+    return visit.page(
+        "companies.html",
+        rows=rows,
+        like=like,
+        offset=offset,
+        limit=LIMIT,
+        has_more=len(standings) > LIMIT,
+        span=span,
+        is_new=False,
+        complaint=None,
+    )
+
+
+@needs(Role.VIEWER)
+async def show_company(visit: Visit) -> Response:
+    """A company, what holds it back, and what it may have."""
+    return await _shown(visit, await company_of(visit, visit.request.path_params["company"]))
+
+
+@needs(Role.OPERATOR)
+async def create_company(visit: Visit) -> Response:
+    named = {name: visit.form[name].strip() for name in ("name", "slug")}
+    answer = await actions.ask(visit, "POST", "/companies", {name: text for name, text in named.items() if text})
+    if not answer.is_done:
+        return visit.go(visit.link("/companies"), answer.complaint, failed=True)
+    return visit.go(visit.link(f"/companies/{answer.body['slug']}"), "The company is taken in.")
+
+
+@needs(Role.OPERATOR)
+async def change_company(visit: Visit) -> Response:
+    """Set its weight and its limits; an empty field takes a limit away."""
+    company = await company_of(visit, visit.request.path_params["company"])
+    try:
+        changes = _changes(visit)
+    except ValueError as error:
+        return await _shown(visit, company, complaint=f"{error}.")
+    return await _changed(visit, company, changes, "Saved. It holds from the next claim on.")
+
+
+@needs(Role.OPERATOR)
+async def pause_company(visit: Visit) -> Response:
+    company = await company_of(visit, visit.request.path_params["company"])
+    length = visit.form["for"]
+    if not length:
+        return await _changed(visit, company, {"paused": True}, f"{company.name} is paused. What runs goes on.")
+    try:
+        until = visit.now + timedelta(seconds=durations.seconds(length))
+    except (ValueError, OverflowError):
+        raise Refusal(400, "That is no length of time", "Write it as 30m, 2h or 1d.") from None
+    changes = {"pausedUntil": until.isoformat().replace("+00:00", "Z")}
+    return await _changed(visit, company, changes, f"{company.name} is paused for {length}. What runs goes on.")
+
+
+@needs(Role.OPERATOR)
+async def resume_company(visit: Visit) -> Response:
+    company = await company_of(visit, visit.request.path_params["company"])
+    return await _changed(visit, company, {"paused": False}, f"{company.name} goes on.")
+
+
+@needs(Role.ADMIN)
+async def delete_company(visit: Visit) -> Response:
+    """Delete a company whose slug was written out."""
+    company = await company_of(visit, visit.request.path_params["company"])
+    address = visit.link(f"/companies/{company.slug}")
+    if visit.form["slug"].strip() != company.slug:
+        return visit.go(address, f"Nothing was deleted: write {company.slug} to confirm.", failed=True)
+    force = "?force=true" if visit.form["force"] == "yes" else ""
+    answer = await actions.ask(visit, "DELETE", f"/companies/{company.id}{force}")
+    if not answer.is_done:
+        return visit.go(address, answer.complaint, failed=True)
+    return visit.go(visit.link("/companies"), f"{company.name} is deleted, with all that it had.")
+
+
+async def _shown(visit: Visit, company: Company, *, complaint: str | None = None) -> Response:
+    database, span = visit.parts.database, charts.span_of(visit)
+    told = await stats.read(database, company.id, window_seconds=span.window.total_seconds())
+    usage = await quotas.usage(database, company.id)
+    over_time = await series.read(database, span, [company.id])
+    reason = await why.of_company(database, company.id)
+    groups = await failures.page(database, company.id, limit=5)
+    latest = await tasks.page(database, company.id, Filter(), limit=LATEST)
+    standing = await pauses.standing(database, company.id)
+    if told is None or usage is None or groups is None or latest is None or standing is None:
+        raise Refusal(404, "There is no such company", "It was deleted a moment ago.")
+    steps = over_time.of(company.id)
+    return visit.page(
+        "company.html",
+        status=200 if complaint is None else 422,
+        company=company,
+        stats=told,
+        usage=usage,
+        span=span,
+        spans=SPANS,
+        outcomes=charts.outcomes(over_time.starts, steps),
+        waits=charts.waits(over_time.starts, steps),
+        reason=reason,
+        because=None if reason is None else why.told(company.slug, reason),
+        failures=groups[0],
+        latest=latest.tasks,
+        pauses=standing,
+        periods=_PERIODS,
+        quotas=dict(zip(_PERIODS, (company.quotas.hour, company.quotas.day, company.quotas.month), strict=True)),
+        form=visit.form,
+        complaint=complaint,
+    )
+
+
+def _changes(visit: Visit) -> dict[str, Any]:
+    """The body of a change, from a form. Raises ValueError for what is no number."""
+    form = visit.form
+    rate = [_number(form["rate_tasks"], "Rate"), _number(form["rate_seconds"], "Rate: seconds")]
+    burst = _number(form["rate_burst"], "Rate: at once")
+    if rate.count(None) == 1:
+        raise ValueError("A rate is tasks and seconds: fill in both, or neither")
+    weight = _number(form["weight"], "Weight")
+    if weight is None or not 1 <= weight <= limits.WEIGHT_MAX:
+        raise ValueError(f"Weight is a number from 1 to {limits.WEIGHT_MAX}")
+    set_rate = {"tasks": rate[0], "seconds": rate[1]} | ({} if burst is None else {"burst": burst})
+    wanted_quotas = {period: _number(form[f"quota_{period}"], f"Quota of the {period}") for period in _PERIODS}
+    return {
+        "weight": weight,
+        "maxInFlight": _number(form["max_in_flight"], "Most at once"),
+        "maxQueued": _number(form["max_queued"], "Most waiting"),
+        "rate": None if None in rate else set_rate,
+        "quotas": {period: quota for period, quota in wanted_quotas.items() if quota is not None},
+    }
+
+
+def _number(text: str, name: str) -> int | None:
+    text = text.strip().replace(",", "")
+    if not text:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{name} is a whole number, or empty")
+    return int(text)
+
+
+async def _changed(visit: Visit, company: Company, changes: dict[str, Any], done: str) -> Response:
+    answer = await actions.ask(visit, "PATCH", f"/companies/{company.id}", changes)
+    if not answer.is_done and "weight" in changes:
+        return await _shown(visit, company, complaint=answer.complaint)
+    address = visit.link(f"/companies/{company.slug}")
+    return visit.back(address, done if answer.is_done else answer.complaint, failed=not answer.is_done)
+
+
+def _offset(visit: Visit) -> int:
+    text = visit.request.query_params.get("offset", "0")
+    if not _NUMBER.fullmatch(text) or int(text) > limits.OFFSET_MAX:
+        raise Refusal(400, "That is no place in a list", f"It may begin at 0 to {limits.OFFSET_MAX:,}.")
+    return int(text)
+
+
+PAGES = (
+    ("GET", "/companies", list_companies),
+    ("POST", "/companies", create_company),
+    ("GET", "/companies/{company}", show_company),
+    ("POST", "/companies/{company}/change", change_company),
+    ("POST", "/companies/{company}/pause", pause_company),
+    ("POST", "/companies/{company}/resume", resume_company),
+    ("POST", "/companies/{company}/delete", delete_company),
+)

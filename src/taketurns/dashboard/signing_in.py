@@ -1,0 +1,65 @@
+"""Signing in with an operator's key, signing out, and how the pages look."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from taketurns.companies import sessions
+from taketurns.companies.access import OperatorKey
+from taketurns.companies.errors import InvalidKey
+from taketurns.dashboard.visits import THEME, THEMES, Visit, needs
+
+
+@needs("anybody")
+async def show_form(visit: Visit) -> Response:
+    """The form for a key."""
+    if not visit.parts.asks_for_keys:
+        return visit.go(visit.link("/"))
+    return visit.page("sign_in.html", next=visit.request.query_params.get("next", ""), complaint=None)
+
+
+@needs("anybody")
+async def sign_in(visit: Visit) -> Response:
+    """Take a key in for a session."""
+    if not visit.parts.asks_for_keys:
+        return visit.go(visit.link("/"))
+    try:
+        principal = await visit.parts.keyring.principal(visit.form["key"].strip().encode())
+    except InvalidKey as error:
+        return _refused(visit, f"That key does not open anything: {error}.")
+    if not isinstance(principal, OperatorKey):
+        return _refused(
+            visit, "That is a company's key. Operators' keys open the dashboard: taketurns keys create makes them."
+        )
+    visit.token = await sessions.begin(visit.parts.database, principal.id)
+    return visit.back(visit.link("/"))
+
+
+@needs("anybody")
+async def sign_out(visit: Visit) -> Response:
+    """End the session."""
+    await sessions.end(visit.parts.database, visit.token)
+    visit.token = sessions.new_token()
+    return visit.go(visit.link("/sign-in"), "You are signed out.")
+
+
+@needs("anybody")
+async def choose_theme(visit: Visit) -> Response:
+    """Light, dark, or as the system has it."""
+    chosen = visit.form["theme"]
+    response = visit.back(visit.link("/"))
+    if chosen in THEMES:
+        response.set_cookie(THEME, chosen, max_age=365 * 86_400, path=visit.cookie_path, samesite="lax")
+    return response
+
+
+def _refused(visit: Visit, complaint: str) -> Response:
+    return visit.page("sign_in.html", status=401, next=visit.came_from, complaint=complaint)
+
+
+PAGES = (
+    ("GET", "/sign-in", show_form),
+    ("POST", "/sign-in", sign_in),
+    ("POST", "/sign-out", sign_out),
+    ("POST", "/theme", choose_theme),
+)
