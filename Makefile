@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pythons check bench bench-fairness bench-peers lock clean
+.PHONY: help up test test-pythons browser check bench bench-fairness bench-peers lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,10 @@ test: $(INSTALLED) ## run the tests (TESTS="tests/engine -k retry", TESTERS=2 se
 
 test-pythons: ## run the tests on every other supported Python found here
 	+@PYTHON="$(PYTHON)" scripts/check_pythons $(TESTS)
+
+browser: $(INSTALLED) ## install what the tests in a browser need, besides Chromium itself
+	@$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements/browser.txt
+	@command -v chromium >/dev/null || echo 'Chromium is missing: apt-get install chromium'
 
 check: $(INSTALLED) ## check format, lint, types, import contracts, schema and advisories
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/check

@@ -43,13 +43,15 @@ def test_the_locks_hold_every_declared_dependency_within_its_bounds() -> None:
     assert unmet(declared("embedded", "dev"), pins("dev.txt")) == []
     assert unmet(declared(), pins("runtime.txt")) == []
     assert unmet(declared("bench"), pins("bench.txt")) == []
+    assert unmet(declared("browser"), pins("browser.txt")) == []
 
 
 def test_the_locks_agree_with_each_other() -> None:
     development = pins("dev.txt")
     assert pins("runtime.txt").items() <= development.items()
     assert pins("build.txt").items() <= development.items()
-    assert {name: pin for name, pin in pins("bench.txt").items() if development.get(name, pin) != pin} == {}
+    for apart in ("bench.txt", "browser.txt"):
+        assert {name: pin for name, pin in pins(apart).items() if development.get(name, pin) != pin} == {}
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)

@@ -1,0 +1,185 @@
+"""What only a browser can tell: that scripts run under the policy, keys do what they say, and pages stay up to date."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fastapi import FastAPI
+
+from taketurns.brokers.postgres import PostgresBroker
+from taketurns.companies import directory
+from taketurns.companies.directory import Company
+from taketurns.engine.task import NewTask, Outcome, Report
+from taketurns.history.rollups import Attempts
+from taketurns.storage.database import Database
+from taketurns.storage.ids import new_id
+from tests.api.servers import served
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium")
+IS_NEEDED = "TAKETURNS_TEST_BROWSER" in os.environ
+
+if IS_NEEDED:
+    from playwright import async_api
+else:
+    async_api = pytest.importorskip("playwright.async_api", reason="make browser installs playwright")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None and not IS_NEEDED, reason="there is no chromium here: apt-get install chromium"
+    ),
+]
+PAGES = (
+    "/",
+    "/tasks",
+    "/companies",
+    "/companies/acme",
+    "/live",
+    "/workers",
+    "/schedules",
+    "/failures",
+    "/operations",
+    "/settings",
+)
+TO_COMPLAIN_OF = frozenset({"error", "warning"})
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    async with async_api.async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def looking(app: FastAPI, **options: Any) -> AsyncIterator[Page]:
+    """A page of a browser on a real server; whatever it complains of fails the test."""
+    complaints: list[str] = []
+    async with served(app) as address, chromium() as browser:
+        context = await browser.new_context(base_url=f"{address}/dashboard/", **options)
+        page = await context.new_page()
+        page.on("console", lambda told: complaints.append(told.text) if told.type in TO_COMPLAIN_OF else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        app.state.dashboard.leave()
+    assert complaints == []
+
+
+@pytest.fixture
+async def furnished(database: Database, broker: PostgresBroker, acme: Company) -> None:
+    await directory.create(database, name="Globex", slug="globex")
+    attempts = Attempts(database)
+    for outcome in (Outcome.COMPLETED, Outcome.FAILED):
+        await broker.enqueue("acme", [NewTask(type="anything", payload='{"value": 1}') for _ in range(3)])
+        for task in await broker.claim(new_id(), queues=["default"], batch=10):
+            report = Report(task, outcome, error="ValueError: no" if outcome is Outcome.FAILED else None)
+            await broker.settle([report])
+            attempts.add(report)
+    await attempts.step()
+    await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(3)])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_pages_obey_their_policy_and_fit_their_window(
+    app: FastAPI, furnished: None, scheme: Any, width: int
+) -> None:
+    async with looking(app, color_scheme=scheme, viewport={"width": width, "height": 800}) as page:
+        for path in PAGES:
+            await page.goto(f".{path}")
+            assert await page.title()
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+        await page.goto("./companies/acme")
+        assert await page.locator(".plot canvas").count() == 2
+
+
+async def test_an_operator_finds_a_failed_task_by_keys_and_runs_it_again(app: FastAPI, furnished: None) -> None:
+    async with looking(app) as page:
+        await page.goto("./")
+        await page.keyboard.press("g")
+        await page.keyboard.press("t")
+        await page.wait_for_url("**/tasks")
+        await page.get_by_role("link", name="failed").click()
+        await page.wait_for_url("**/tasks?status=failed")
+        await page.keyboard.press("j")
+        await page.keyboard.press("j")
+        assert await page.locator("tr.at").count() == 1
+        await page.keyboard.press("Enter")
+        await page.get_by_role("heading", name="What failed").wait_for()
+        await page.get_by_role("button", name="Retry").click()
+        await page.get_by_text("Why is it waiting?").wait_for()
+        await page.go_back()
+        await page.go_back()
+        await page.wait_for_url("**/tasks?status=failed")
+
+
+async def test_who_does_not_confirm_changes_nothing(app: FastAPI, furnished: None) -> None:
+    async with looking(app) as page:
+        await page.goto("./tasks?status=pending")
+        await page.locator("[data-open]").first.click()
+        await page.get_by_role("button", name="Cancel").click()
+        await page.get_by_role("button", name="Leave it").click()
+        await page.get_by_text("Why is it waiting?").wait_for()
+        await page.get_by_role("button", name="Cancel").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        await page.get_by_text("The task is cancelled.").wait_for()
+
+
+async def test_a_list_stays_up_to_date_but_not_under_a_selection(
+    app: FastAPI, furnished: None, broker: PostgresBroker
+) -> None:
+    async with looking(app) as page:
+        await page.goto("./tasks?company=acme")
+        rows = page.locator("[data-rows] tbody tr")
+        assert await rows.count() == 9
+        await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
+        await rows.nth(9).wait_for()
+        await page.locator("input[name=task]").first.check()
+        await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
+        await page.locator(".live.held").wait_for()
+        assert await rows.count() == 10
+        await page.locator("input[name=task]").first.uncheck()
+        await page.mouse.move(5, 5)
+        await rows.nth(10).wait_for()
+
+
+async def test_the_look_is_kept_and_single_keys_can_be_switched_off(app: FastAPI, furnished: None) -> None:
+    async with looking(app, color_scheme="light") as page:
+        await page.goto("./tasks")
+        await page.get_by_role("button", name="Dark").click()
+        await page.reload()
+        assert await page.locator("html").get_attribute("data-theme") == "dark"
+        await page.keyboard.press("?")
+        await page.get_by_label("Single keys do something").uncheck()
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("t")
+        assert await page.locator("html").get_attribute("data-theme") == "dark"
+
+
+async def test_turns_are_drawn_as_they_are_taken(app: FastAPI, furnished: None, broker: PostgresBroker) -> None:
+    async with looking(app) as page:
+        await page.goto("./live")
+        await page.get_by_text("Live", exact=True).first.wait_for()
+        await broker.claim(new_id(), queues=["default"], batch=2)
+        await page.locator("[data-live-legend] li", has_text="acme").wait_for()
+        await page.locator("#now tbody tr").nth(1).wait_for()
+
+
+async def test_nothing_of_a_task_runs_in_the_browser(app: FastAPI, acme: Company, broker: PostgresBroker) -> None:
+    evil = '{"value": "<img src=x onerror=document.title=1>\\"\'</script><script>document.title=2</script>"}'
+    (made,) = await broker.enqueue("acme", [NewTask(type="anything", payload=evil)])
+    async with looking(app) as page:
+        await page.goto(f"./companies/acme/tasks/{made.task_id}")
+        assert "onerror" in await page.locator("pre.json").inner_text()
+        assert (await page.title()).startswith("Task ")
