@@ -16,7 +16,7 @@ from taketurns.history.live import Moment
 from taketurns.storage.database import Database
 
 SHOWN: Final = timedelta(seconds=60)
-LATELY: Final = timedelta(seconds=4)
+LATELY: Final = timedelta(seconds=15)
 
 
 @needs(Role.VIEWER)

@@ -14,6 +14,8 @@ from taketurns.storage.database import Database
 from taketurns.storage.models import Company, Worker
 
 MOST: Final = 1_000
+EACH: Final = 200
+COMPANIES_MOST: Final = 50
 STATEMENT_MILLISECONDS: Final = 700
 
 _QUERY: Final = resources.files("taketurns.history").joinpath("live.sql").read_bytes()
@@ -59,7 +61,8 @@ async def read(database: Database, *, lately: timedelta, most: int = MOST) -> Mo
         "enable_seqscan": "off",
         "jit": "off",
     }
-    rows = await database.run(_QUERY, {"lately": lately, "most": most}, settings=settings)
+    bounds = {"lately": lately, "most": most, "each": EACH, "companies": COMPANIES_MOST}
+    rows = await database.run(_QUERY, bounds, settings=settings)
     attempts = [Attempt(*row) for row in rows]
     workers = select(Worker.id, Worker.name, Worker.concurrency, func.clock_timestamp()).order_by(
         Worker.name, Worker.started_at

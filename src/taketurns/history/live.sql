@@ -1,5 +1,40 @@
 -- What workers do now, and what ended lately: one row for each attempt, the newest first, `most` of those that ended.
--- Lives on tasks_finished_at_idx; what workers hold is read whole, up to `most`.
+-- No index knows when tasks have ended. Those that did a moment ago are among the newest of a company, or, where it has a
+-- backlog, right before what waits at its head: `each` of both are looked at, of up to `companies` companies that have
+-- had work lately. What a company did beyond that is left out.
+-- Lives on tasks_pkey, pending_tasks_company_id_task_id_idx and rollups_seconds_starts_at_idx; what workers hold is read
+-- whole, up to `most`.
+with active as materialized (
+    select a.company_id
+    from (
+        select distinct p.company_id from processing_tasks p where p.queue <> '!inline'
+        union
+        select l.company_id from (select l.company_id from lines l limit %(companies)s) l
+        union
+        select r.company_id from rollups r
+        where r.seconds = 10 and r.starts_at > clock_timestamp() - interval '1 min' and r.lane = 'tasks'
+    ) a
+    limit %(companies)s
+), looked_at as (
+    select t.*
+    from active a
+    cross join lateral (
+        (
+            select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
+            from tasks t where t.company_id = a.company_id
+            order by t.company_id desc, t.id desc limit %(each)s
+        )
+        union
+        (
+            select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
+            from tasks t
+            where t.company_id = a.company_id and t.id < (
+                select p.task_id from pending_tasks p where p.company_id = a.company_id
+                order by p.company_id, p.task_id limit 1)
+            order by t.company_id desc, t.id desc limit %(each)s
+        )
+    ) t
+)
 (
     select p.company_id, p.task_id, p.type, p.worker_id, p.claimed_at as started_at, null::timestamptz as finished_at,
         'processing' as status
@@ -9,7 +44,7 @@
 union all
 (
     select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, coalesce(t.stopped_as, 'completed')
-    from tasks t
+    from looked_at t
     where t.finished_at > clock_timestamp() - %(lately)s and t.started_at is not null and t.worker_id is not null
     order by t.finished_at desc limit %(most)s
 )

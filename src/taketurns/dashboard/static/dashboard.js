@@ -28,7 +28,12 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 // Charts.
 
 const drawAll = () => { for (const figure of document.querySelectorAll("[data-chart]")) draw(figure); };
-new ResizeObserver(() => drawAll()).observe(document.getElementById("content"));
+let width = 0;
+new ResizeObserver(([content]) => {
+  if (content.contentRect.width === width) return;
+  width = content.contentRect.width;
+  requestAnimationFrame(drawAll);
+}).observe(document.getElementById("content"));
 
 // Live: the part of the page that changes is asked for again and morphed in, but never under a pointer that is on a row,
 // a selection, an open menu or a field that somebody is in, and not while nobody looks.
