@@ -106,7 +106,8 @@ def _told(settings: Settings) -> dict[str, str]:
     """What the dashboard shows of the settings; none of them is a secret."""
     return {
         "Completed tasks are kept": f"{settings.keep_completed_days:g} days",
-        "Failed and cancelled tasks are kept": f"{settings.keep_stopped_days:g} days",
+        "Failed tasks are kept": f"{settings.keep_failed_days:g} days",
+        "Cancelled tasks are kept": f"{settings.keep_cancelled_days:g} days",
         "Completed jobs are kept": f"{settings.keep_completed_jobs_hours:g} hours",
         "Failed and cancelled jobs are kept": f"{settings.keep_stopped_jobs_days:g} days",
         "Idempotency keys are kept": f"{settings.idempotency_hours:g} hours",

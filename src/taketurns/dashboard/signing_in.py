@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from taketurns.companies import sessions
-from taketurns.companies.access import OperatorKey
+from taketurns.companies.access import OperatorPrincipal
 from taketurns.companies.errors import InvalidKey
 from taketurns.dashboard.visits import THEME, THEMES, Visit, needs
 
@@ -27,11 +27,11 @@ async def sign_in(visit: Visit) -> Response:
         principal = await visit.parts.keyring.principal(visit.form["key"].strip().encode())
     except InvalidKey as error:
         return _refused(visit, f"That key does not open anything: {error}.")
-    if not isinstance(principal, OperatorKey):
+    if not isinstance(principal, OperatorPrincipal) or principal.key_id is None:
         return _refused(
             visit, "That is a company's key. Operators' keys open the dashboard: taketurns keys create makes them."
         )
-    visit.token = await sessions.begin(visit.parts.database, principal.id)
+    visit.token = await sessions.begin(visit.parts.database, principal.key_id)
     return visit.back(visit.link("/"))
 
 

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from taketurns.companies import sessions
-from taketurns.companies.access import OperatorKey
+from taketurns.companies.access import OperatorPrincipal
 from taketurns.companies.errors import InvalidKey
 from taketurns.dashboard import forms, rendering
 from taketurns.dashboard.forms import Form
@@ -61,7 +61,7 @@ class Visit:
     request: Request
     parts: Parts
     token: str
-    principal: OperatorKey | None = None
+    principal: OperatorPrincipal | None = None
     form: Form = field(default_factory=lambda: Form([]))
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     told: str | None = None
@@ -219,7 +219,7 @@ def anonymous(request: Request) -> Visit:
     return Visit(request, parts(request), token if _TOKEN.fullmatch(token) else sessions.new_token())
 
 
-async def _holder(visit: Visit) -> OperatorKey:
+async def _holder(visit: Visit) -> OperatorPrincipal:
     if COOKIE not in visit.request.cookies:
         raise NotSignedIn
     key_id = await sessions.key_of(visit.parts.database, visit.token)
@@ -229,7 +229,7 @@ async def _holder(visit: Visit) -> OperatorKey:
         principal = await visit.parts.keyring.holder(key_id)
     except InvalidKey as error:
         raise NotSignedIn(f"You were signed out: {error}.") from None
-    if not isinstance(principal, OperatorKey):
+    if not isinstance(principal, OperatorPrincipal):
         raise NotSignedIn
     return principal
 
