@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -74,6 +76,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="how often in turn; 3 otherwise")
     parser.add_argument("--small", action="store_true", help="a trial of a few minutes, not recorded")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # having ended all that it started
     try:
         peers = chosen(options.peers or CHOSEN)
     except ValueError as error:
