@@ -18,9 +18,9 @@ PANELS: Final = (
     ("drained_per_second", "Drained by one worker process, tasks/s", False),
     ("bulk_per_second", "Enqueued by the bulk call, tasks/s", False),
     ("singles_per_second", "Enqueued one by one, tasks/s", False),
-    ("p50_ms", "Pickup by an idle worker, median, ms (less is better)", False),
-    ("quiet_seconds", "Ten quiet tasks behind a flood, s (less is better)", True),
-    ("flood_per_second", "All of the flood, handlers of 1 ms, tasks/s", False),
+    ("p50_ms", "Pickup, median, ms (less is better)", False),
+    ("quiet_seconds", "Ten tasks behind a flood, s (less is better)", True),
+    ("flood_per_second", "All of the flood, tasks/s", False),
 )
 
 
