@@ -24,6 +24,7 @@ class DatabaseServer:
 
     address: str
     run: str
+    connection: psycopg.Connection[tuple[object, ...]]
     strategy: str = "wal_log"
 
     @property
@@ -55,9 +56,8 @@ class DatabaseServer:
 
     def make_template(self) -> str:
         """The name of the template, built by migrations, and by the first process of the run to ask."""
-        with self._connect() as connection:
-            connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [self.template])
-            if not self._has(connection, self.template):
+        with _locked(self.connection, self.template):
+            if not self._has(self.template):
                 unfinished = f"{self.template}_unfinished"
                 self._execute("CREATE DATABASE {}", unfinished)
                 try:
@@ -81,15 +81,19 @@ class DatabaseServer:
         self._execute("DROP ROLE IF EXISTS {}", self.company_role)
 
     def _execute(self, statement: str, *names: str) -> None:
-        with self._connect() as connection:
-            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+        self.connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
-    def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(self.address, autocommit=True)
+    def _has(self, name: str) -> bool:
+        return bool(self.connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount)
 
-    @staticmethod
-    def _has(connection: psycopg.Connection[tuple[object, ...]], name: str) -> bool:
-        return bool(connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount)
+
+@contextlib.contextmanager
+def _locked(connection: psycopg.Connection[tuple[object, ...]], name: str) -> Iterator[None]:
+    connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [name])
+    try:
+        yield
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", [name])
 
 
 @contextlib.contextmanager
@@ -99,15 +103,22 @@ def shared_server(run: str) -> Iterator[DatabaseServer]:
     The latter and its home are gone when the last process is, however it ended.
     """
     if address := os.environ.get(ADDRESS):
-        yield DatabaseServer(address, run)
+        with _connect(address) as connection:
+            yield DatabaseServer(address, run, connection)
     else:
-        with embedded.throwaway(f"test-{run}") as server:
-            yield DatabaseServer(server.url(), run, strategy="file_copy")  # in a third of the time, in memory
+        with embedded.throwaway(f"test-{run}") as server, _connect(server.url()) as connection:
+            # In memory it takes a third of the time.
+            yield DatabaseServer(server.url(), run, connection, strategy="file_copy")
 
 
 def drop_template(run: str) -> None:
     """Leave nothing of a run on a server that stays."""
     if address := os.environ.get(ADDRESS):
-        server = DatabaseServer(address, run)
-        server.drop(server.template)
-        server.drop_role()
+        with _connect(address) as connection:
+            server = DatabaseServer(address, run, connection)
+            server.drop(server.template)
+            server.drop_role()
+
+
+def _connect(address: str) -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(address, autocommit=True)
