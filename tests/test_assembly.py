@@ -141,6 +141,16 @@ async def test_the_api_takes_tasks_and_runs_a_pass(settings: Settings, tt: Taket
     assert (task["status"], task["result"]) == ("completed", 8)
 
 
+async def test_a_pass_carries_operations_on(settings: Settings, tt: Taketurns) -> None:
+    await tt.task(name="again")(double).enqueue_many("acme", [{"number": 1}] * 3)
+    async with served(assembly.build_api(settings, tt.registry)) as client:
+        cancel = {"kind": "cancel", "filter": {"type": ["again"]}}
+        made = await client.post("/companies/acme/operations", json=cancel)
+        assert (await client.post("/workers/process")).json()["claimed"] == 0
+        operation = (await client.get(made.headers["location"])).json()
+    assert (operation["done"], operation["finishedAt"] is None) == (3, False)
+
+
 async def test_a_pass_ends_at_its_limit(settings: Settings, tt: Taketurns) -> None:
     registered = tt.task(name="again")(double)
     await registered.enqueue_many("acme", [{"number": number} for number in range(3)])

@@ -208,3 +208,17 @@ async def test_parts_end_though_a_cancellation_is_lost() -> None:
     await rounds.end([part])
     assert part.cancelled()
     await rounds.end([part])
+
+
+async def test_a_pass_does_a_duty_that_has_no_end_for_a_while_only() -> None:
+    class Endless:
+        name = "endless"
+        rounds = 0
+
+        async def step(self) -> float:
+            self.rounds += 1
+            return 0.0
+
+    endless = Endless()
+    await rounds.keep_once(endless, most_seconds=0.01)
+    assert endless.rounds >= 1

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from taketurns import telemetry
 from taketurns.api.application import create_api
 from taketurns.assembly.application import PASS_TASKS, Taketurns, load_application
-from taketurns.assembly.brokers import close, make_broker, make_ticking
+from taketurns.assembly.brokers import close, make_broker, make_carrying, make_ticking
 from taketurns.assembly.jobs import make_job_broker, warn
 from taketurns.assembly.keys import make_guard
 from taketurns.companies.quotas import Tally
@@ -68,7 +68,7 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
             concurrency=settings.concurrency,
             beat_seconds=settings.beat_seconds,
             stale_after_seconds=settings.stale_after_seconds,
-            duties=[Tally(broker.database), RollUp(broker.database)],
+            duties=[Tally(broker.database), make_carrying(broker), RollUp(broker.database)],
             rescues=False,
             comes_again=False,
             name=REQUESTED,

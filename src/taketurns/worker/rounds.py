@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,7 @@ from taketurns.telemetry import Event
 
 AFTER_FAILURE: Final = Backoff(first_seconds=0.1, ceiling_seconds=5.0)
 CANCEL_SECONDS: Final = 0.2
+ONCE_SECONDS: Final = 10.0
 
 
 class Duty(Protocol):
@@ -41,11 +43,13 @@ async def keep(duty: Duty) -> None:
         await asyncio.sleep(pause)
 
 
-async def keep_once(duty: Duty) -> None:
-    """Do a duty's rounds until there is nothing to do at once. Raises Unavailable; what else it raises is told."""
+async def keep_once(duty: Duty, *, most_seconds: float = ONCE_SECONDS) -> None:
+    """Do a duty's rounds until there is nothing to do at once, or for so long: the rest is the next one's. Raises
+    Unavailable; what else it raises is told."""
     log: FilteringBoundLogger = telemetry.logger("worker").bind()
+    until = time.monotonic() + most_seconds
     try:
-        while await duty.step() == 0.0:
+        while await duty.step() == 0.0 and time.monotonic() < until:
             pass
     except Unavailable:
         raise
