@@ -100,6 +100,7 @@ class Event(StrEnum):
     REQUEST_FAILED = "request failed"
     DATABASE_UNAVAILABLE = "database unavailable"
     COMPANY_NOT_TOLD = "the jobs' broker could not be told of a company's change"
+    PAUSES_NOT_TOLD = "the jobs' broker could not be told of a pause"
     CHANGES_LOST = "changes of tasks cannot be heard, will be tried again"
     FIGURES_UNAVAILABLE = "queue figures could not be read"
 

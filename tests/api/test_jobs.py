@@ -223,6 +223,30 @@ async def test_jobs_are_charged_to_the_companys_quotas(client: AsyncClient, jobs
     assert (await client.post(f"{JOBS}/{job_id}/retry")).json()["code"] == "quota_exceeded"
 
 
+async def test_a_company_has_no_more_jobs_waiting_than_it_may_and_a_refused_one_is_not_charged(
+    client: AsyncClient, jobs: RedisBroker
+) -> None:
+    await client.patch("/companies/acme", json={"quotas": {"hour": 10}, "maxQueued": 1})
+    await create(client)
+    refused = await client.post(JOBS, json=JOB)
+    assert (refused.status_code, refused.json()["code"]) == (429, "queue_full")
+    assert await charged(client) == (2, 1)  # reserved, and given back
+    await jobs.claim(WORKER, queues=["default"], batch=10)
+    await create(client)
+
+
+@pytest.mark.parametrize("of", ["/companies/acme", ""])
+@pytest.mark.parametrize("paused", [{"queue": "default"}, {"type": "anything"}])
+async def test_a_pause_of_a_queue_or_a_type_holds_jobs_at_once(
+    client: AsyncClient, jobs: RedisBroker, of: str, paused: dict[str, str]
+) -> None:
+    await create(client)
+    assert (await client.put(f"{of}/pauses", json=paused)).status_code == 200
+    assert await jobs.claim(WORKER, queues=["default"], batch=10) == []
+    assert (await client.delete(f"{of}/pauses", params=paused)).status_code == 204
+    assert len(await jobs.claim(WORKER, queues=["default"], batch=10)) == 1
+
+
 # Fault 047.
 async def test_a_replay_is_answered_when_the_quota_is_used_up(client: AsyncClient) -> None:
     await client.patch("/companies/acme", json={"quotas": {"hour": 1}})

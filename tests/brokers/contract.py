@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
+from taketurns.engine.errors import IdempotencyConflict, QueueFull, UnknownCompany
 from taketurns.engine.rate import Rate
 from taketurns.engine.task import Claimed, ClaimedTask, NewTask, Outcome, Report, Status
 from tests.brokers.cell import (
@@ -61,6 +61,18 @@ async def claim_at(cell: Cell, at: datetime, batch: int = 1) -> Claimed:
 async def claim_one(cell: Cell, *, worker: UUID = WORKER) -> ClaimedTask:
     (task,) = await claim(cell, worker=worker)
     return task
+
+
+def add_two(cell: Cell) -> None:
+    """Companies acme and globex, and a worker that knows of work and mail."""
+    for slug in ("acme", "globex"):
+        cell.add_company(slug)
+    cell.add_lease(UUID(int=9), types=("work", "mail"))
+
+
+async def taken(cell: Cell, batch: int = 100) -> dict[str, int]:
+    """How many turns each company is given."""
+    return dict(Counter(turns_of(cell, await claim(cell, batch))))
 
 
 def kinds(cell: Cell, task_id: UUID) -> list[str]:
@@ -313,6 +325,88 @@ class Submitting:
         assert cell.standing().total() == 40
 
 
+class Queueing:
+    """A company has no more tasks waiting than it may have, however many submit at once. Fault 083."""
+
+    async def test_fifty_who_submit_at_once_fill_it_and_no_more(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        cell.set_max_queued("acme", 20)
+        outcomes = await asyncio.gather(*(submit(cell, "acme") for _ in range(50)), return_exceptions=True)
+        assert Counter(map(type, outcomes)) == {list: 20, QueueFull: 30}
+        assert cell.standing() == {Status.PENDING: 20}
+        assert cell.contradictions() == []
+
+    async def test_a_batch_is_taken_whole_or_not_at_all(self, cell: Cell) -> None:
+        for slug in ("acme", "globex"):
+            cell.add_company(slug)
+        cell.set_max_queued("acme", 5)
+        await submit(cell, "acme", 2, queue="bulk")
+        await submit(cell, "acme", 1, delay_seconds=60.0)
+        with pytest.raises(QueueFull, match=r"at most 5 .* no room for 3 more") as refused:
+            await submit(cell, "acme", 3)
+        assert (refused.value.max_queued, refused.value.wanted) == (5, 3)
+        await submit(cell, "globex", 9)
+        await submit(cell, "acme", 2)
+        assert cell.standing() == {Status.PENDING: 13, Status.SCHEDULED: 1}
+
+    async def test_what_has_started_makes_room_and_a_lowered_limit_takes_nothing_away(  # fault 087
+        self, cell: Cell
+    ) -> None:
+        cell.add_company("acme")
+        cell.set_max_queued("acme", 2)
+        await submit(cell, "acme", 2)
+        held = await claim(cell)
+        await submit(cell, "acme")
+        cell.set_max_queued("acme", 1)
+        with pytest.raises(QueueFull):
+            await submit(cell, "acme")
+        await cell.broker.settle(reports(held))
+        assert len(await claim(cell, 5)) == 2
+        cell.set_max_queued("acme", 0)
+        with pytest.raises(QueueFull):
+            await submit(cell, "acme")
+        cell.set_max_queued("acme", None)
+        await submit(cell, "acme", 3)
+
+    @pytest.mark.parametrize("where", ["scheduled", "pending", "set aside", "retried"])
+    async def test_wherever_a_task_waits_it_needs_room_until_it_does_not(self, cell: Cell, where: str) -> None:
+        cell.add_company("acme")
+        cell.set_max_queued("acme", 1)
+        (task,) = await submit(cell, "acme", delay_seconds=60.0 if where == "scheduled" else None)
+        if where == "set aside":
+            assert await cell.broker.park(["work"], queues=["default"]) == {"work": 1}
+        if where == "retried":
+            await cell.broker.settle([Report(await claim_one(cell), Outcome.RETRY, delay_seconds=60.0)])
+        with pytest.raises(QueueFull):
+            await submit(cell, "acme")
+        assert await cell.broker.cancel("acme", task) is Status.CANCELLED
+        await submit(cell, "acme")
+        assert cell.contradictions() == []
+
+    async def test_a_request_that_is_repeated_needs_no_room_and_one_that_is_refused_keeps_its_key_free(
+        self, cell: Cell
+    ) -> None:
+        cell.add_company("acme")
+        cell.set_max_queued("acme", 1)
+        (made,) = await cell.broker.enqueue("acme", [keyed_task("first")])
+        (again,) = await cell.broker.enqueue("acme", [keyed_task("first")])
+        assert (again.replayed, again.task_id) == (True, made.task_id)
+        with pytest.raises(QueueFull):
+            await cell.broker.enqueue("acme", [keyed_task("second")])
+        cell.set_max_queued("acme", 2)
+        (second,) = await cell.broker.enqueue("acme", [keyed_task("second")])
+        assert not second.replayed
+
+    async def test_a_retry_by_hand_needs_no_room(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        cell.set_max_queued("acme", 1)
+        (made,) = await submit(cell, "acme")
+        await cell.broker.settle(reports(await claim(cell)))
+        await submit(cell, "acme")
+        assert await cell.broker.retry("acme", made) is Status.COMPLETED
+        assert cell.standing() == {Status.PENDING: 2}
+
+
 class TakingTurns:
     """Claim: whose turn it is, and which of its tasks."""
 
@@ -501,7 +595,7 @@ class TakingTurns:
         await cell.broker.settle(reports(mine[:2]))
         assert turns_of(cell, await claim(cell, 30, queues=("two",))) == ["limited"] * 2
 
-    # Fault 071.
+    # Faults 058 and 071.
     @pytest.mark.parametrize("end", ["completed", "failed", "retry", "deferred", "cancel", "release", "rescue"])
     async def test_a_limit_is_free_again_however_a_task_ended(self, cell: Cell, end: str) -> None:
         cell.add_company("acme", max_in_flight=1)
@@ -674,6 +768,121 @@ class TakingTurns:
 
         claimed = [task_id for mine in await asyncio.gather(*[claim_all() for _ in range(10)]) for task_id in mine]
         assert len(claimed) == len(set(claimed)) == 120
+
+
+class Pausing:
+    """What is paused is given no turn, stands in nobody's way, and goes on in its old order. Fault 070."""
+
+    async def test_a_paused_type_blocks_no_line_even_before_it_is_set_aside(self, cell: Cell) -> None:
+        add_two(cell)
+        await submit(cell, "acme", 50, type="mail", priority=0)
+        await submit(cell, "acme", 2)
+        await submit(cell, "globex", 1, type="mail")
+        cell.pause(None, type="mail")
+        assert await taken(cell) == {"acme": 2}
+        cell.resume(None, type="mail")
+        assert await taken(cell) == {"acme": 50, "globex": 1}
+        assert cell.contradictions() == []
+
+    async def test_a_paused_type_is_set_aside_in_batches_and_comes_back_in_its_order(self, cell: Cell) -> None:
+        add_two(cell)
+        mails = await submit(cell, "acme", 500, type="mail", priority=0)
+        await submit(cell, "acme", 10)
+        cell.pause("acme", type="mail")
+        assert await taken(cell) == {}  # a head is not searched that deep
+        moved = 0
+        while parked := await cell.broker.park([], queues=["default"], most=100):
+            assert parked["mail"] <= 100
+            moved += parked["mail"]
+        assert moved == 500
+        assert await taken(cell) == {"acme": 10}
+        urgent = await submit(cell, "acme", 1, type="mail", priority=0)
+        assert await taken(cell) == {}
+        assert await cell.broker.unpark() == 0
+        cell.resume("acme", type="mail")
+        while await cell.broker.unpark(most=100):
+            pass
+        assert claimed_ids(await claim(cell, 600)) == [*mails, *urgent]
+        assert cell.contradictions() == []
+
+    async def test_a_pause_of_one_company_and_type_is_nobody_elses(self, cell: Cell) -> None:
+        add_two(cell)
+        for slug in ("acme", "globex"):
+            await submit(cell, slug, 2, type="mail")
+            await submit(cell, slug, 3)
+        cell.pause("acme", type="mail")
+        assert await taken(cell) == {"acme": 3, "globex": 5}
+        await cell.broker.park([], queues=["default"])
+        assert cell.standing() == {Status.PENDING: 2, Status.PROCESSING: 8}
+
+    async def test_a_paused_queue_rests_and_comes_back_where_it_was(self, cell: Cell) -> None:
+        add_two(cell)
+        await submit(cell, "acme", 3)
+        await submit(cell, "globex", 3)
+        await submit(cell, "acme", 1, queue="bulk")
+        cell.pause("acme", queue="default")
+        assert await taken(cell) == {"globex": 3}
+        assert [task.queue for task in await claim(cell, 5, queues=("default", "bulk"))] == ["bulk"]
+        cell.resume("acme", queue="default")
+        cell.pause(None, queue="default")
+        await submit(cell, "globex", 1)
+        assert await taken(cell) == {}
+        assert await taken(cell) == {}
+        cell.resume(None, queue="default")
+        assert await taken(cell) == {"acme": 3, "globex": 1}
+        assert cell.contradictions() == []
+
+    async def test_work_that_comes_to_a_paused_queue_waits_for_it(self, cell: Cell) -> None:
+        add_two(cell)
+        cell.pause("acme", queue="default")
+        await submit(cell, "acme", 2)
+        await submit(cell, "globex", 1)
+        assert await taken(cell) == {"globex": 1}
+        cell.set_max_in_flight("acme", 1)
+        cell.set_paused("acme", True)
+        cell.set_paused("acme", False)
+        assert await taken(cell) == {}
+        cell.resume("acme", queue="default")
+        assert await taken(cell) == {"acme": 1}
+        assert cell.contradictions() == []
+
+    async def test_a_pause_of_a_type_in_a_queue_leaves_the_type_elsewhere_alone(self, cell: Cell) -> None:
+        add_two(cell)
+        for queue in ("default", "bulk"):
+            await submit(cell, "acme", 1, type="mail", queue=queue)
+        cell.pause(None, queue="bulk", type="mail")
+        assert [task.queue for task in await claim(cell, 5, queues=("default", "bulk"))] == ["default"]
+
+    async def test_pauses_are_over_at_their_time(self, cell: Cell) -> None:
+        add_two(cell)
+        await submit(cell, "acme", 2)
+        await submit(cell, "globex", 2, type="mail")
+        cell.pause("acme", queue="default", until=NOON)
+        cell.pause(None, type="mail", until=NOON)
+        hour_before = NOON - timedelta(hours=1)
+        assert await claim_at(cell, hour_before, batch=9) == []
+        await cell.broker.park([], queues=["default"], at=hour_before)
+        assert await cell.broker.unpark(at=hour_before) == 0
+        assert [cell.slug_of(task.company_id) for task in await claim_at(cell, NOON, batch=9)] == ["acme"] * 2
+        assert await cell.broker.unpark(at=NOON) == 2
+        assert [cell.slug_of(task.company_id) for task in await claim_at(cell, NOON, batch=9)] == ["globex"] * 2
+        assert cell.contradictions() == []
+
+    async def test_what_is_paused_is_cancelled_all_the_same(self, cell: Cell) -> None:  # fault 119
+        add_two(cell)
+        cell.pause("acme", queue="default")
+        (rests,) = await submit(cell, "acme")
+        cell.pause("globex", type="mail")
+        (aside,) = await submit(cell, "globex", type="mail")
+        assert await taken(cell) == {}
+        await cell.broker.park([], queues=["default"])
+        assert await cell.broker.cancel("acme", rests) is Status.CANCELLED
+        assert await cell.broker.cancel("globex", aside) is Status.CANCELLED
+        cell.resume("acme", queue="default")
+        cell.resume("globex", type="mail")
+        await cell.broker.unpark()
+        assert await taken(cell) == {}
+        assert cell.contradictions() == []
 
 
 class Busy:
@@ -1167,5 +1376,5 @@ def ends_once(kinds: Sequence[str]) -> bool:
     )
 
 
-class Contract(Submitting, TakingTurns, Finishing, Upkeep, Wandering, Statuses):
+class Contract(Submitting, Queueing, TakingTurns, Pausing, Finishing, Upkeep, Wandering, Statuses):
     """All that a broker keeps."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import update
 
 from taketurns.brokers.redis import RedisBroker
-from taketurns.companies import directory
-from taketurns.companies.following import Following, as_told
-from taketurns.engine.job import JobCompany
+from taketurns.companies import directory, pauses
+from taketurns.companies.directory import Company
+from taketurns.companies.following import Following, as_told, follow_pauses
+from taketurns.engine.job import JobCompany, JobPause
 from taketurns.engine.task import NewTask
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
@@ -90,3 +91,67 @@ async def test_a_database_that_was_put_back_to_an_earlier_time_is_followed(
     await jobs.put_company(lost)
     await Following(database, jobs).step()
     assert await told(jobs) == [as_told(restored)]
+
+
+# Pauses of queues and types
+
+
+@pytest.fixture
+async def acme(database: Database, jobs: RedisBroker) -> Company:
+    company = await directory.create(database, name="Acme", slug="acme")
+    await jobs.put_company(as_told(company))
+    return company
+
+
+async def test_pauses_that_were_not_told_are_and_so_is_their_end(
+    database: Database, jobs: RedisBroker, acme: Company
+) -> None:
+    later = datetime(2300, 1, 1, tzinfo=UTC)
+    await pauses.put(database, "acme", queue="default", type=None, until=later)
+    await pauses.put(database, None, queue=None, type="mail", until=later.replace(year=2100))
+    await Following(database, jobs).step()
+    told = await jobs.pauses()
+    assert told.by_company == {
+        acme.id: {JobPause("default", None)},  # what is that far away is never
+        None: {JobPause(None, "mail", later.replace(year=2100))},
+    }
+    await Following(database, jobs).step()
+    assert await jobs.pauses() == told
+    await pauses.lift(database, "acme", queue="default", type=None)
+    await pauses.lift(database, None, queue=None, type="mail")
+    await Following(database, jobs).step()
+    assert (await jobs.pauses()).by_company == {}
+
+
+async def test_what_was_read_before_others_told_something_is_not_told(
+    database: Database, jobs: RedisBroker, acme: Company
+) -> None:
+    """Even if what they told was what stood there already."""
+    revision = (await jobs.pauses()).revision
+    assert await jobs.put_pauses(acme.id, [], revision=revision) == revision + 1
+    assert await jobs.put_pauses(acme.id, [JobPause("default", None)], revision=revision) is None
+    assert (await jobs.pauses()).by_company == {}
+
+
+async def test_the_pauses_of_a_company_that_is_gone_go_with_it(
+    database: Database, jobs: RedisBroker, acme: Company
+) -> None:
+    await pauses.put(database, "acme", queue="default", type=None, until=datetime(2100, 1, 1, tzinfo=UTC))
+    await Following(database, jobs).step()
+    await directory.delete(database, "acme")
+    await Following(database, jobs).step()
+    assert (await jobs.pauses()).by_company == {}
+
+
+async def test_many_who_follow_at_once_tell_what_stands_in_the_end(
+    database: Database, jobs: RedisBroker, acme: Company
+) -> None:
+    async def change(queue: str) -> None:
+        await pauses.put(database, "acme", queue=queue, type=None)
+        await follow_pauses(database, jobs)
+        await pauses.lift(database, "acme", queue=queue, type=None)
+        await follow_pauses(database, jobs)
+
+    await asyncio.gather(*(change(queue) for queue in "abcd"))
+    await follow_pauses(database, jobs)
+    assert (await jobs.pauses()).by_company == {}

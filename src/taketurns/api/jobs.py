@@ -21,7 +21,7 @@ from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import CreateJob
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import UNLIMITED, Company
-from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, Unavailable, Unconfirmed
+from taketurns.engine.errors import IdempotencyConflict, QueueFull, QuotaExceeded, Unavailable, Unconfirmed
 from taketurns.engine.job import Charge, Job
 from taketurns.engine.key import Role, Scope
 from taketurns.engine.task import Enqueued, NewTask, Status
@@ -52,6 +52,7 @@ _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The job s
         problems.TASK_FORGOTTEN,
         problems.QUOTA_EXCEEDED,
         problems.QUOTA_BUSY,
+        problems.QUEUE_FULL,
         problems.JOB_UNCONFIRMED,
     )
     | {200: {"model": answers.JobBody, "description": "An earlier request with this key had created the job."}},
@@ -237,6 +238,9 @@ async def _push(given: Parts, jobs: Jobs, company: Company, new: NewTask, reques
     except IdempotencyConflict:
         await _refund(given, charges)
         raise _key_reused() from None
+    except QueueFull:
+        await _refund(given, charges)
+        raise
     except Unconfirmed as error:
         (job_id,) = error.task_ids
         if job_id != new.task_id:  # the key's, which another request has made

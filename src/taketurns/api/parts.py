@@ -49,6 +49,13 @@ class Jobs:
         except Unavailable as error:
             _log_untold(company, error)
 
+    async def follow_pauses(self, database: Database) -> None:
+        """Say which queues and types are paused now, if that can be said; workers say it again within half a minute."""
+        try:
+            await following.follow_pauses(database, self.broker)
+        except Unavailable as error:
+            telemetry.logger("api").warning(telemetry.Event.PAUSES_NOT_TOLD, error=str(error))
+
     async def follow_deletion(self, company: Company) -> None:
         """Drop the jobs of a company that is gone, if that can be said; nobody can ask for them any more."""
         try:

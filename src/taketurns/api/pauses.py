@@ -110,6 +110,7 @@ async def _put(request: Request, company: UUID | str | None) -> Response:
     pause = await pauses.put(database, company, queue=body.queue, type=body.type, until=body.until, by=by)
     if pause is None:
         raise paths.company_not_found()
+    await _tell_jobs(request)
     return answers.send(answers.pause(pause))
 
 
@@ -119,4 +120,11 @@ async def _lift(request: Request, company: UUID | str | None, query: PauseQuery)
         if await pauses.standing(database, company) is None:
             raise paths.company_not_found()
         raise Problem(problems.PAUSE_NOT_FOUND, "no pause names this queue and this type")
+    await _tell_jobs(request)
     return Response(status_code=204)
+
+
+async def _tell_jobs(request: Request) -> None:
+    given = operator_parts(request)
+    if given.jobs is not None:
+        await given.jobs.follow_pauses(given.database)

@@ -5,15 +5,17 @@ What runs goes on, and what is submitted waits. A company as a whole is paused i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy import func, or_, select
 
 from taketurns.companies import directory
+from taketurns.engine.job import JobPause
 from taketurns.storage import audit
 from taketurns.storage.audit import Action, Actor
 from taketurns.storage.database import Database, call
@@ -21,6 +23,7 @@ from taketurns.storage.models import Pause as PauseTable
 
 EVERY_SECONDS: Final = 1.0
 EVERYBODY: Final = UUID(int=0)
+FOR_EVER: Final = datetime(2200, 1, 1, tzinfo=UTC)  # brokers need not count further
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,18 @@ async def standing(database: Database, company: UUID | str | None) -> Sequence[P
         Pause(None if company is None else company_id, queue or None, type or None, until, set_by, set_at)
         for queue, type, until, set_by, set_at in await database.fetch(statement)
     ]
+
+
+async def of_jobs(database: Database) -> Mapping[UUID | None, frozenset[JobPause]]:
+    """All pauses that stand, by company, as the jobs' broker is to know them."""
+    found = defaultdict[UUID | None, set[JobPause]](set)
+    statement = select(PauseTable.company_id, PauseTable.queue, PauseTable.type, PauseTable.until).where(
+        or_(PauseTable.until.is_(None), PauseTable.until > func.clock_timestamp())
+    )
+    for company_id, queue, type, until in await database.fetch(statement):
+        ends = until if until is not None and until < FOR_EVER else None
+        found[None if company_id == EVERYBODY else company_id].add(JobPause(queue or None, type or None, ends))
+    return {company_id: frozenset(some) for company_id, some in found.items()}
 
 
 class EndPauses:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -98,6 +98,25 @@ class JobCompany:
     paused: bool = False
     updated_at: datetime
     rate: Rate | None = None
+    max_queued: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPause:
+    """Which jobs wait: those of a queue, of a type, or of both. None is any, and no end."""
+
+    queue: str | None
+    type: str | None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPauses:
+    """The pauses that a job's broker was told, by company, None for those of everybody. `revision` rises whenever it is
+    told any."""
+
+    revision: int
+    by_company: Mapping[UUID | None, frozenset[JobPause]]
 
 
 class JobBroker(Broker, Protocol):
@@ -157,6 +176,19 @@ class JobBroker(Broker, Protocol):
 
     async def forget_company(self, company_id: UUID) -> None:
         """Drop a company with all its jobs; what is running is told when it reports."""
+        ...
+
+    async def pauses(self) -> JobPauses:
+        """Which pauses were told."""
+        ...
+
+    async def put_pauses(self, company_id: UUID | None, pauses: Collection[JobPause], *, revision: int) -> int | None:
+        """Say which queues and types of a company are paused, or of everybody, in place of what was told before. It
+        acts at the next claim. Answers the new revision.
+
+        Whoever tells has read `revision` before it read what it tells; when others have told something since, nothing
+        is changed, and the answer is None.
+        """
         ...
 
     async def due_refunds(self, *, most: int = 1_000) -> list[Charge]:

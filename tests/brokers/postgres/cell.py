@@ -209,6 +209,18 @@ class PostgresCell:
             (hour, day, month, slug),
         )
 
+    def pause(self, company: str | None, *, queue: str = "", type: str = "", until: datetime | None = None) -> None:
+        ((owner,),) = self.rows("select owner from pause(%s, %s, %s, %s)", company, queue, type, until)
+        self.connection.execute("select let_lines_return(%s, %s)", (owner, queue))
+
+    def resume(self, company: str | None, *, queue: str = "", type: str = "") -> None:
+        ((owner,),) = self.rows("select resume(%s, %s, %s)", company, queue, type)
+        assert owner is not None
+        self.connection.execute("select let_lines_return(%s, %s)", (owner, queue))
+
+    def set_max_queued(self, slug: str, most: int | None) -> None:
+        self.connection.execute("update companies set max_queued = %s where slug = %s", (most, slug))
+
     def set_paused(self, slug: str, paused: bool) -> None:
         with self.connection.transaction():
             self.connection.execute("select pg_advisory_xact_lock_shared(company_lock(company_id(%s)))", (slug,))
@@ -219,11 +231,11 @@ class PostgresCell:
     def delete_company(self, slug: str) -> None:
         self.connection.execute("delete from companies where slug = %s", (slug,))
 
-    def add_lease(self, worker_id: UUID, *, beat: int = 0) -> None:
+    def add_lease(self, worker_id: UUID, *, beat: int = 0, types: Sequence[str] = ("work",)) -> None:
         self.connection.execute(
             "insert into workers (id, name, host, version, queues, types, concurrency, beat, started_at, beat_at)"
-            " values (%s, 'worker', 'host', '0', '{default}', '{work}', 1, %s, clock_timestamp(), clock_timestamp())",
-            (worker_id, beat),
+            " values (%s, 'worker', 'host', '0', '{default}', %s, 1, %s, clock_timestamp(), clock_timestamp())",
+            (worker_id, list(types), beat),
         )
 
     def beat(self, worker_id: UUID) -> int:

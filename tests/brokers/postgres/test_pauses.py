@@ -1,4 +1,4 @@
-"""What is paused is given no turn, stands in nobody's way, and goes on in its old order. Fault 070."""
+"""Pauses as operators set them: until a time, again, of companies that go, and beside a claim under way."""
 
 from __future__ import annotations
 
@@ -47,70 +47,6 @@ async def lift(
 
 def taken(cell: PostgresCell, batch: int = 100, *, at: datetime | None = None) -> dict[str, int]:
     return dict(Counter(turn.company for turn in cell.take(batch, at=at)))
-
-
-async def test_a_paused_type_blocks_no_line_even_before_it_is_set_aside(cell: PostgresCell) -> None:
-    cell.submit("acme", 50, type="mail", priority=0)
-    cell.submit("acme", 2)
-    cell.submit("globex", 1, type="mail")
-    await pause(cell, type="mail")
-    assert taken(cell) == {"acme": 2}
-    await lift(cell, type="mail")
-    assert taken(cell) == {"acme": 50, "globex": 1}
-
-
-async def test_a_paused_type_is_set_aside_in_batches_and_comes_back_in_its_order(cell: PostgresCell) -> None:
-    mails = cell.submit("acme", 5_000, type="mail", priority=0)
-    cell.submit("acme", 10)
-    await pause(cell, "acme", type="mail")
-    assert taken(cell) == {}  # a head is not searched that deep
-    moved = 0
-    while parked := await cell.broker.park([], queues=["default"], most=1_000):
-        assert parked["mail"] <= 1_000
-        moved += parked["mail"]
-    assert moved == 5_000
-    assert taken(cell) == {"acme": 10}
-    urgent = cell.submit("acme", 1, type="mail", priority=0)
-    assert taken(cell) == {}
-    assert await cell.broker.unpark() == 0
-    await lift(cell, "acme", type="mail")
-    while await cell.broker.unpark(most=1_000):
-        pass
-    assert [turn.task_id for turn in cell.take(6_000)] == [*mails, *urgent]
-    assert cell.contradictions() == []
-
-
-async def test_a_pause_of_one_company_and_type_is_nobody_elses(cell: PostgresCell) -> None:
-    for slug in ("acme", "globex"):
-        cell.submit(slug, 2, type="mail")
-        cell.submit(slug, 3)
-    await pause(cell, "acme", type="mail")
-    await cell.broker.park([], queues=["default"])
-    assert taken(cell) == {"acme": 3, "globex": 5}
-
-
-async def test_a_paused_queue_rests_and_comes_back_where_it_was(cell: PostgresCell) -> None:
-    cell.submit("acme", 3)
-    cell.submit("globex", 3)
-    cell.submit("acme", 1, queue="bulk")
-    await pause(cell, "acme", queue="default")
-    assert taken(cell) == {"globex": 3}
-    assert [turn.queue for turn in cell.take(5, queues=["default", "bulk"])] == ["bulk"]
-    await lift(cell, "acme", queue="default")
-    await pause(cell, queue="default")
-    cell.submit("globex", 1)
-    assert taken(cell) == {}
-    assert taken(cell) == {}
-    await lift(cell, queue="default")
-    assert taken(cell) == {"acme": 3, "globex": 1}
-    assert cell.contradictions() == []
-
-
-async def test_a_pause_of_a_type_in_a_queue_leaves_the_type_elsewhere_alone(cell: PostgresCell) -> None:
-    for queue in ("default", "bulk"):
-        cell.submit("acme", 1, type="mail", queue=queue)
-    await pause(cell, queue="bulk", type="mail")
-    assert [turn.queue for turn in cell.take(5, queues=["default", "bulk"])] == ["default"]
 
 
 async def test_pauses_are_over_at_their_time(cell: PostgresCell) -> None:

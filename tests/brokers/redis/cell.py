@@ -13,6 +13,7 @@ from uuid import UUID
 import redis
 
 from taketurns.brokers.redis import RedisBroker, scripts
+from taketurns.brokers.redis.replies import microseconds
 from taketurns.brokers.redis.server import Server, cell_key
 from taketurns.engine import turns
 from taketurns.engine.rate import Bucket, Rate, owed, starts_left
@@ -37,6 +38,7 @@ class RedisCell:
         self.prefix = cell_key(name)
         self.client: Any = redis.Redis.from_url(url, decode_responses=True)
         self._slugs: dict[UUID, str] = {}
+        self._told_pauses: dict[str | None, dict[str, str]] = {}
 
     @classmethod
     def open(cls, url: str, name: str, *, patience_seconds: float = 5.0, **options: Any) -> Self:
@@ -62,7 +64,8 @@ class RedisCell:
     ) -> UUID:
         company_id = new_id()
         self._slugs[company_id] = slug
-        self._put(slug, weight=weight, max_in_flight=max_in_flight or "", paused=int(paused), **_told(None))
+        told = {"weight": weight, "max_in_flight": max_in_flight or "", "paused": int(paused), "max_queued": ""}
+        self._put(slug, **told, **_told(None))
         return company_id
 
     def set_weight(self, slug: str, weight: int) -> None:
@@ -74,6 +77,23 @@ class RedisCell:
     def set_rate(self, slug: str, rate: Rate | None) -> None:
         self._put(slug, **_told(rate))
 
+    def pause(self, company: str | None, *, queue: str = "", type: str = "", until: datetime | None = None) -> None:
+        self._told_pauses.setdefault(company, {})[f"{queue}!{type}"] = microseconds(until)
+        self._tell_pauses(company)
+
+    def resume(self, company: str | None, *, queue: str = "", type: str = "") -> None:
+        del self._told_pauses[company][f"{queue}!{type}"]
+        self._tell_pauses(company)
+
+    def _tell_pauses(self, company: str | None) -> None:
+        owner = "all" if company is None else str(self._id_of(company))
+        revision = self.client.get(self.key("pause_revision")) or 0
+        told = [part for pause in self._told_pauses[company].items() for part in pause]
+        assert self.run("put_pauses", owner, revision, *told) == int(revision) + 1
+
+    def set_max_queued(self, slug: str, most: int | None) -> None:
+        self._put(slug, max_queued="" if most is None else most)
+
     def set_paused(self, slug: str, paused: bool) -> None:
         self._put(slug, paused=int(paused))
 
@@ -82,7 +102,16 @@ class RedisCell:
         known = self.client.hgetall(self.key("company", company_id)) | changes
         told = [known[name] for name in ("weight", "max_in_flight", "paused")]
         rate = [known[name] for name in ("rate_tasks", "rate_seconds", "rate_burst")]
-        self.run("put_company", "", str(company_id), slug, *told, int(known.get("updated_at", 0)) + 1, *rate)
+        self.run(
+            "put_company",
+            "",
+            str(company_id),
+            slug,
+            *told,
+            int(known.get("updated_at", 0)) + 1,
+            *rate,
+            known["max_queued"],
+        )
 
     def delete_company(self, slug: str) -> None:
         while self.run("forget_company", str(self._id_of(slug)), 1_000):
@@ -146,6 +175,7 @@ class RedisCell:
                 pipeline.unlink(key)
             pipeline.execute()
         self._slugs.clear()
+        self._told_pauses.clear()
 
     def contradictions(self) -> list[str]:
         jobs = self._jobs()
@@ -229,6 +259,9 @@ class RedisCell:
                 if (self.client.pttl(key) > 0) is not (job["status"] in TERMINAL):
                     yield f"{key} of a {job['status']} job is kept for {self.client.pttl(key)} ms"
 
+    def _is_paused(self, company: str, queue: str) -> bool:
+        return bool(self.client.hexists(self.key("pauses", company), f"{queue}!"))
+
     def _out_of_turn(self) -> Iterator[str]:
         """Exactly those companies stand in a rotation that have work there and may have it done."""
         served = {company for company in map(str, self._slugs) if self._company(company).get("paused") == "0"}
@@ -241,7 +274,7 @@ class RedisCell:
             for queue in queues
             for kind in ("turns", "resting")
             for company in self.client.zrange(self.key(kind, queue), 0, -1)
-            if (company in resting) is (kind == "resting")
+            if (company in resting or self._is_paused(company, queue)) is (kind == "resting")
         }
         if wanted != found:
             yield f"companies have work but no turn, or a turn but no work: {wanted ^ found}"
@@ -256,6 +289,20 @@ class RedisCell:
         }
         if told != lines:
             yield f"lines differ from their index: {told ^ lines}"
+        asides = {
+            (company, line)
+            for company in map(str, self._slugs)
+            for line in self.client.smembers(self.key("asides", company))
+        }
+        if missing := {line for line in self._lines() if line[1].startswith("!")} - asides:
+            yield f"lines that were set aside are not in their index: {missing}"
+        later = {
+            f"{company}:{task_id}"
+            for company in self._slugs
+            for task_id in self.client.smembers(self.key("later", company))
+        }
+        if wrong := later ^ set(self.client.zrange(self.key("scheduled"), 0, -1)):
+            yield f"what is scheduled is told in different ways: {wrong}"
         waiting = {company for company, _ in wanted} - resting
         if waiting != self.client.smembers(self.key("waiting")):
             yield f"those who wait differ from their index: {waiting}"

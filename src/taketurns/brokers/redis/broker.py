@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,8 +13,17 @@ from taketurns import telemetry
 from taketurns.brokers.redis import checks, leases, replies, scripts, wakeups
 from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, optional
 from taketurns.brokers.redis.server import Server
-from taketurns.engine.errors import IdempotencyConflict, Unconfirmed, UnknownCompany
-from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobName, KnownKey
+from taketurns.engine.errors import IdempotencyConflict, QueueFull, Unconfirmed, UnknownCompany
+from taketurns.engine.job import (
+    Charge,
+    Job,
+    JobCompany,
+    JobEvent,
+    JobName,
+    JobPause,
+    JobPauses,
+    KnownKey,
+)
 from taketurns.engine.retention import Retention
 from taketurns.engine.task import Claimed, ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 from taketurns.storage.ids import new_id
@@ -85,6 +94,8 @@ class RedisBroker:
             raise UnknownCompany(company)
         if outcome == b"conflict":
             raise IdempotencyConflict(told[0], of=len(tasks))
+        if outcome == b"full":
+            raise QueueFull(*told)
         company_id, rows = told
         made = [replies.enqueued(company_id, position, row) for position, row in enumerate(rows)]
         if doubt:
@@ -221,13 +232,11 @@ class RedisBroker:
     async def park(
         self, types: Sequence[str], *, queues: Sequence[str], most: int = 1_000, at: datetime | None = None
     ) -> dict[str, int]:
-        if not types:
-            return {}
-        rows = await self.server.call("park", json.dumps(list(types)), json.dumps(list(queues)), most)
+        rows = await self.server.call("park", json.dumps(list(types)), json.dumps(list(queues)), most, microseconds(at))
         return {type.decode(): count for type, count in rows}
 
     async def unpark(self, *, most: int = 1_000, at: datetime | None = None) -> int:
-        count, lost = await self.server.call("unpark", most, self._stopped_lifetime)
+        count, lost = await self.server.call("unpark", most, self._stopped_lifetime, microseconds(at))
         self._tell(lost)
         return int(count)
 
@@ -282,6 +291,7 @@ class RedisBroker:
             int(company.paused),
             microseconds(company.updated_at),
             *(("", "", "") if rate is None else (rate.tasks, rate.seconds, rate.burst)),
+            "" if company.max_queued is None else company.max_queued,
         )
 
     async def companies(self) -> AsyncIterator[list[JobCompany]]:
@@ -301,6 +311,20 @@ class RedisBroker:
     async def forget_company(self, company_id: UUID) -> None:
         while await self.server.call("forget_company", str(company_id), JOBS_AT_A_TIME):
             pass
+
+    async def pauses(self) -> JobPauses:
+        revision, rows = await self.server.call("pauses")
+        return JobPauses(int(revision), dict(replies.pauses(*row) for row in rows))
+
+    async def put_pauses(self, company_id: UUID | None, pauses: Collection[JobPause], *, revision: int) -> int | None:
+        told = [
+            argument
+            for pause in pauses
+            for argument in (f"{pause.queue or ''}!{pause.type or ''}", microseconds(pause.until))
+        ]
+        owner = replies.EVERYBODY if company_id is None else str(company_id)
+        put: int | None = await self.server.call("put_pauses", owner, revision, *told)
+        return put
 
     async def due_refunds(self, *, most: int = 1_000) -> list[Charge]:
         rows = await self.server.command("ZRANGE", self.server.key("refunds"), 0, most - 1)

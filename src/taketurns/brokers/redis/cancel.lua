@@ -10,7 +10,7 @@ end
 local job = company .. ':' .. ARGV[3]
 local status, worker = unpack(redis.call('HMGET', key('job', job), 'status', 'worker_id'))
 if status == 'scheduled' then
-  redis.call('ZREM', key('scheduled'), job)
+  leave_schedule(job)
 elseif status == 'pending' then
   step_out_of_line(job)
 elseif status == 'processing' then

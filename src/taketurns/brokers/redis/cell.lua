@@ -8,11 +8,15 @@
 --   slugs                hash: slug to id                    jobs:<company>    set of ids
 --   job:<company>:<id>   hash: all of a job                  events:<company>:<id>   list of its moves
 --   scheduled            jobs by due time                    line:<company>:<queue>  pending jobs by priority
+--   later:<company>      set of ids of scheduled jobs        asides:<company>  set of lines that were set aside
 --   lines:<company>      set of queues with pending jobs     waiting           set of companies that may be served one
 --   turns:<queue>        companies by the place of their next turn: those that wait
 --   idle:<queue>         the same of companies that do not wait, until the rotation has passed them
 --   rests                companies that have reached a limit, by when they may be served again, without end where a
 --                        hand must be freed; resting:<queue>  their places, until they are back in turns:<queue>
+--   pauses:<owner>       hash: `<queue>!<type>` to when the pause is over, empty for never; `owner` is a company or `all`
+--   pausing              set of owners that have pauses      pause_ends        `<owner>!<queue>!<type>` by that time
+--   pause_revision       how often pauses were told          blocked           lines with a paused type at their head
 --   bucket:<company>     hash: what a company with a rate owes since its last start
 --   rotations            hash: queue to the place that its rotation has reached
 --   weights, weight      the weight of each company that waits or runs, and their sum
@@ -150,17 +154,41 @@ local function limited_until(company, moment)
   end
 end
 
-local function move_turns(company, from, to)
-  for _, queue in ipairs(redis.call('SMEMBERS', key('lines', company))) do
-    local place = redis.call('ZSCORE', key(from, queue), company)
-    if place then
-      redis.call('ZREM', key(from, queue), company)
-      redis.call('ZADD', key(to, queue), place, company)
+-- Pauses. Those of a company are told apart from those of `all`; an empty queue or type is any.
+local ALL = 'all'
+
+local function is_in_force(pause_until, moment)
+  return pause_until and (pause_until == '' or tonumber(pause_until) > moment)
+end
+
+local function queue_is_paused(owner, queue, moment)
+  return is_in_force(redis.call('HGET', key('pauses', owner), queue .. '!'), moment)
+end
+
+local function type_is_paused(company, queue, type, moment)
+  for _, owner in ipairs({ ALL, company }) do
+    local any, here = unpack(redis.call('HMGET', key('pauses', owner), '!' .. type, queue .. '!' .. type))
+    if is_in_force(any, moment) or is_in_force(here, moment) then
+      return true
     end
+  end
+  return false
+end
+
+local function some_are_paused()
+  return redis.call('EXISTS', key('pausing')) == 1
+end
+
+local function move_turn(company, queue, from, to)
+  local place = redis.call('ZSCORE', key(from, queue), company)
+  if place then
+    redis.call('ZREM', key(from, queue), company)
+    redis.call('ZADD', key(to, queue), place, company)
   end
 end
 
--- Let a company with work rest while it has reached a limit, and come back when it has not; it keeps its places.
+-- Let a company with work rest while it has reached a limit, and come back when it has not; it keeps its places. A line
+-- rests as long as its queue is paused for the company.
 local function stand_or_rest(company, moment)
   if not may_be_served(company) or redis.call('EXISTS', key('lines', company)) == 0 then
     redis.call('ZREM', key('rests'), company)
@@ -169,13 +197,19 @@ local function stand_or_rest(company, moment)
   local until_then = limited_until(company, moment)
   if until_then then
     redis.call('ZADD', key('rests'), until_then, company)
-    redis.call('SREM', key('waiting'), company)
-    move_turns(company, 'turns', 'resting')
   else
     redis.call('ZREM', key('rests'), company)
-    redis.call('SADD', key('waiting'), company)
-    move_turns(company, 'resting', 'turns')
   end
+  local has_pauses, stands = redis.call('SISMEMBER', key('pausing'), company) == 1, false
+  for _, queue in ipairs(redis.call('SMEMBERS', key('lines', company))) do
+    if until_then or has_pauses and queue_is_paused(company, queue, moment) then
+      move_turn(company, queue, 'turns', 'resting')
+    else
+      move_turn(company, queue, 'resting', 'turns')
+      stands = true
+    end
+  end
+  redis.call(stands and 'SADD' or 'SREM', key('waiting'), company)
 end
 
 -- A company that has got work in a queue: its turn comes where it was, or, a newcomer's, where the rotation is.
@@ -232,6 +266,8 @@ local function look_for_end_of_line(company, queue)
   if redis.call('EXISTS', key('lines', company)) == 0 then
     redis.call('SREM', key('waiting'), company)
     redis.call('ZREM', key('rests'), company)
+  elseif redis.call('SISMEMBER', key('pausing'), company) == 1 then
+    stand_or_rest(company, moment_of(''))  -- what it still has may be paused
   end
   return true
 end
@@ -263,6 +299,23 @@ end
 local function stand_on_schedule(job, run_after)
   redis.call('HSET', key('job', job), 'status', 'scheduled', 'run_after', whole(run_after))
   redis.call('ZADD', key('scheduled'), whole(run_after), job)
+  redis.call('SADD', key('later', company_of(job)), id_of(job))
+end
+
+local function leave_schedule(job)
+  redis.call('ZREM', key('scheduled'), job)
+  redis.call('SREM', key('later', company_of(job)), id_of(job))
+end
+
+-- How many jobs of a company are scheduled or pending, by a look at each of its lines, however long they are.
+local function queued(company)
+  local number = redis.call('SCARD', key('later', company))
+  for _, lines in ipairs({ 'lines', 'asides' }) do
+    for _, queue in ipairs(redis.call('SMEMBERS', key(lines, company))) do
+      number = number + redis.call('ZCARD', key('line', company, queue))
+    end
+  end
+  return number
 end
 
 local function let_go(job, worker)

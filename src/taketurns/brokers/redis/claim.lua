@@ -2,6 +2,8 @@
 -- Take up to `batch` turns for a worker: whose turns they are, then the head jobs of those companies' lines.
 -- Safe because nobody runs in between. It costs what it takes, and one look at each company that is passed over, which
 -- holds hands; never the backlog nor the number of companies. The rule is told in taketurns/engine/turns.py.
+-- What is paused is no turn: a queue that is paused for all is not looked at, a line that is paused for its company rests,
+-- and jobs of a paused type are passed over until they are set aside; see park.lua.
 -- A company that has reached a limit rests when the claim is over, and is not looked at until it may be served. When the
 -- claim is not full, it tells when the first that has used up its rate may be.
 -- A job that has lost something is nobody's turn.
@@ -23,6 +25,34 @@ local lifetime = tonumber(ARGV[7])
 for _, company in ipairs(redis.call('ZRANGEBYSCORE', key('rests'), '-inf', whole(moment), 'LIMIT', 0, MAY_RETURN)) do
   stand_or_rest(company, moment)
   weigh(company)
+end
+
+local function end_pause(over)
+  local owner, pause = string.match(over, '^([^!]*)!(.*)$')
+  redis.call('ZREM', key('pause_ends'), over)
+  redis.call('HDEL', key('pauses', owner), pause)
+  if redis.call('EXISTS', key('pauses', owner)) == 0 then
+    redis.call('SREM', key('pausing'), owner)
+  end
+  if owner ~= ALL then
+    stand_or_rest(owner, moment)
+    weigh(owner)
+  end
+end
+
+local looks_for_pauses = some_are_paused()
+if looks_for_pauses then
+  local due = redis.call('ZRANGEBYSCORE', key('pause_ends'), '-inf', whole(moment), 'LIMIT', 0, MAY_RETURN)
+  for _, over in ipairs(due) do
+    end_pause(over)
+  end
+  local open = {}
+  for _, queue in ipairs(queues) do
+    if not queue_is_paused(ALL, queue, moment) then
+      table.insert(open, queue)
+    end
+  end
+  queues = open
 end
 
 local hands = redis.call('SCARD', key('processing')) + batch
@@ -56,13 +86,25 @@ local function is_below_its_limits(candidate)
   return candidate.held < candidate.most and (not rate or candidate.owes <= rate.most - rate.start)
 end
 
--- The first job of a line that this worker may take.
-local function head_of(line)
-  if not skips then
-    return redis.call('ZRANGE', line, 0, 0)[1]
+-- The first job of a line that this worker may take. A line that begins with a paused type is to be looked at by park.
+local function head_of(company, queue)
+  local line, paused = key('line', company, queue), {}
+  local function may_be_taken(member)
+    local type = type_in_line(member)
+    if looks_for_pauses and paused[type] == nil then
+      paused[type] = type_is_paused(company, queue, type, moment)
+    end
+    return not skipped[type] and not paused[type]
   end
-  for _, member in ipairs(redis.call('ZRANGE', line, 0, LOOK_AHEAD)) do
-    if not skipped[type_in_line(member)] then
+  local first = redis.call('ZRANGE', line, 0, 0)[1]
+  if not first or not skips and not looks_for_pauses or may_be_taken(first) then
+    return first
+  end
+  if paused[type_in_line(first)] then
+    redis.call('SADD', key('blocked'), company .. ':' .. queue)
+  end
+  for _, member in ipairs(redis.call('ZRANGE', line, 1, LOOK_AHEAD)) do
+    if may_be_taken(member) then
       return member
     end
   end
@@ -136,7 +178,7 @@ for _, lifted in ipairs({ false, true }) do
       end
       local candidate = look_at(company)
       if is_below_its_limits(candidate) and (lifted or candidate.held < candidate.share) then
-        local member = head_of(key('line', company, queue))
+        local member = head_of(company, queue)
         if member and take(company, queue, member) then
           candidate.held = candidate.held + 1
           candidate.started = candidate.started + 1

@@ -1,5 +1,5 @@
 #!lua
--- Create jobs of one company, all or none, each once for its idempotency key.
+-- Create jobs of one company, all or none, each once for its idempotency key, while as many may wait.
 -- Safe because every key is looked at before anything is written, and because nobody runs in between. Not run at all
 -- when memory is full.
 
@@ -46,6 +46,11 @@ if #conflicts > 0 then
 end
 if #created == 0 then
   vouch()
+else
+  local most = redis.call('HGET', key('company', company), 'max_queued')
+  if (most or '') ~= '' and queued(company) + #created > tonumber(most) then
+    return { 'full', tonumber(most), #created }
+  end
 end
 
 local queues = {}

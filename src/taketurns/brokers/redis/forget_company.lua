@@ -8,7 +8,11 @@ if slug and redis.call('HGET', key('slugs'), slug) == company then
   redis.call('HDEL', key('slugs'), slug)
 end
 redis.call('SREM', key('companies'), company)
-redis.call('DEL', key('company', company), key('bucket', company))
+for _, pause in ipairs(redis.call('HKEYS', key('pauses', company))) do
+  redis.call('ZREM', key('pause_ends'), company .. '!' .. pause)
+end
+redis.call('SREM', key('pausing'), company)
+redis.call('DEL', key('company', company), key('bucket', company), key('pauses', company))
 redis.call('ZREM', key('rests'), company)
 redis.call('SREM', key('waiting'), company)
 for _, queue in ipairs(redis.call('HKEYS', key('rotations'))) do
@@ -21,7 +25,7 @@ for _, id in ipairs(redis.call('SRANDMEMBER', key('jobs', company), most)) do
   local job = company .. ':' .. id
   local status, worker = unpack(redis.call('HMGET', key('job', job), 'status', 'worker_id'))
   if status == 'scheduled' then
-    redis.call('ZREM', key('scheduled'), job)
+    leave_schedule(job)
   elseif status == 'pending' then
     step_out_of_line(job)
   elseif status == 'processing' then
@@ -37,7 +41,7 @@ if left == 0 then  -- what still stands in its lines is lost
   for _, queue in ipairs(redis.call('SMEMBERS', key('lines', company))) do
     redis.call('DEL', key('line', company, queue))
   end
-  redis.call('DEL', key('lines', company))
+  redis.call('DEL', key('lines', company), key('asides', company), key('later', company))
 end
 weigh(company)
 return left

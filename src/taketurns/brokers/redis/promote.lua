@@ -5,7 +5,7 @@ local moment, most, lifetime = moment_of(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
 local queues, companies, promoted = {}, {}, 0
 for _, job in ipairs(redis.call('ZRANGEBYSCORE', key('scheduled'), '-inf', whole(moment), 'LIMIT', 0, most)) do
-  redis.call('ZREM', key('scheduled'), job)
+  leave_schedule(job)
   local why = what_is_lost(job)
   if why then
     bury(job, why, moment, lifetime, {})

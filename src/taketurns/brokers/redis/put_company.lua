@@ -5,7 +5,8 @@
 -- stand `instead_of` just that.
 
 local FIELDS =
-  { 'slug', 'weight', 'max_in_flight', 'paused', 'updated_at', 'rate_tasks', 'rate_seconds', 'rate_burst' }
+  { 'slug', 'weight', 'max_in_flight', 'paused', 'updated_at', 'rate_tasks', 'rate_seconds', 'rate_burst',
+    'max_queued' }
 
 local instead_of, company, slug, updated_at = optional(ARGV[1]), ARGV[2], ARGV[3], ARGV[7]
 local known, told, is_news = redis.call('HMGET', key('company', company), unpack(FIELDS)), {}, false

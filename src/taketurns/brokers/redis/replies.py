@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from taketurns.engine.job import Charge, Job, JobCompany, JobEvent
+from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobPause
 from taketurns.engine.rate import Rate
 from taketurns.engine.task import ClaimedTask, Enqueued, Rescued, Status
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EVERYBODY: Final = "all"  # whose pauses are every company's
 LAST_MICROSECOND: Final = 2**53 - 1  # as far as a double is exact: in the year 2255
 
 
@@ -52,7 +53,7 @@ def parts(name: bytes) -> tuple[UUID, UUID]:
 
 
 def company_told(name: bytes, row: Sequence[bytes | None]) -> JobCompany:
-    slug, weight, most, paused, updated_at, *rate = (value.decode() if value else "" for value in row)
+    slug, weight, most, paused, updated_at, *rate, queued = (value.decode() if value else "" for value in row)
     return JobCompany(
         id=UUID(name.decode()),
         slug=slug,
@@ -61,7 +62,21 @@ def company_told(name: bytes, row: Sequence[bytes | None]) -> JobCompany:
         paused=paused != "0",
         updated_at=_moment(updated_at or "0"),
         rate=Rate(*map(int, rate)) if all(rate) else None,
+        max_queued=int(queued) if queued else None,
     )
+
+
+def pauses(owner: bytes, told: Sequence[bytes]) -> tuple[UUID | None, frozenset[JobPause]]:
+    """Whose pauses these are, and which."""
+    company_id = None if owner.decode() == EVERYBODY else UUID(owner.decode())
+    return company_id, frozenset(
+        _pause(name.decode(), until) for name, until in zip(told[::2], told[1::2], strict=True)
+    )
+
+
+def _pause(name: str, until: bytes) -> JobPause:
+    queue, _, type = name.partition("!")
+    return JobPause(queue or None, type or None, moment(until or None))
 
 
 def charge_name(charge: Charge) -> str:

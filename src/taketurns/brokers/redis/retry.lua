@@ -17,7 +17,7 @@ elseif status == 'pending' then
   vouch()
   return status
 elseif status == 'scheduled' then
-  redis.call('ZREM', key('scheduled'), job)
+  leave_schedule(job)
 elseif seen and seen ~= number then
   return false
 else

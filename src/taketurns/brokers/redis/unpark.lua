@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Give jobs that were set aside back to their lines once a living worker knows their type, at most `most` of them;
--- answers how many.
+-- Give jobs that were set aside back to their lines once a living worker knows their type, and it is not paused, at most
+-- `most` of them; answers how many.
 
-local moment, left, lifetime = moment_of(''), tonumber(ARGV[1]), tonumber(ARGV[2])
+local moment, left, lifetime = moment_of(ARGV[3]), tonumber(ARGV[1]), tonumber(ARGV[2])
+local looks_for_pauses = some_are_paused()
 
 local known = {}
 for _, worker in ipairs(redis.call('SMEMBERS', key('workers'))) do
@@ -14,14 +15,14 @@ end
 local queues = {}
 for _, line in ipairs(redis.call('SMEMBERS', key('parked'))) do
   local company, aside = company_of(line), id_of(line)
-  if left > 0 and known[string.match(aside, '^!([^!]*)!')] then
+  local type, queue = string.match(aside, '^!([^!]*)!(.*)$')
+  if left > 0 and known[type] and not (looks_for_pauses and type_is_paused(company, queue, type, moment)) then
     for _, member in ipairs(redis.call('ZRANGE', key('line', line), 0, left - 1)) do
       local job = company .. ':' .. id_in_line(member)
       redis.call('ZREM', key('line', line), member)
       redis.call('HDEL', key('job', job), 'aside')
       local why = what_is_lost(job)
       if why then
-        local queue = string.match(aside, '^![^!]*!(.*)')
         bury(job, why, moment, lifetime,
           { type = type_in_line(member), queue = queue, run_after = run_after_in_line(member) })
       else
@@ -33,6 +34,7 @@ for _, line in ipairs(redis.call('SMEMBERS', key('parked'))) do
   end
   if redis.call('EXISTS', key('line', line)) == 0 then
     redis.call('SREM', key('parked'), line)
+    redis.call('SREM', key('asides', company), aside)
   end
 end
 tell_work(queues)
