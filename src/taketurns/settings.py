@@ -64,6 +64,20 @@ class Settings(BaseSettings):
         " since. Without the pepper that it was stored with, a key works no more. An empty one, after the first, is for"
         " keys that were made without.",
     )
+    api_processes: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="How many API processes requests are spread over. Each counts by itself, and lets an equal part of"
+        " a company's rate of requests pass; with a number that is too small, companies may make that many times more.",
+    )
+    wrong_keys_per_minute: int = Field(
+        60,
+        ge=0,
+        le=100_000,
+        description="How often an address may come without a key that works, at each API process, before only keys are"
+        " looked at that the process knows already. 0 for no limit.",
+    )
     metrics_token: SecretStr | None = Field(
         None,
         min_length=16,

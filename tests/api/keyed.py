@@ -66,9 +66,13 @@ def bearer(key: str) -> dict[str, str]:
 
 async def house(app: FastAPI, database: Database) -> House:
     transport = ASGITransport(app, raise_app_exceptions=False)
+    return await house_of(AsyncClient(transport=transport, base_url="http://api"), database)
+
+
+async def house_of(client: AsyncClient, database: Database) -> House:
     return House(
         database,
-        AsyncClient(transport=transport, base_url="http://api"),
+        client,
         await directory.create(database, name="Acme", slug="acme"),
         await directory.create(database, name="Globex", slug="globex"),
     )

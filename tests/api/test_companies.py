@@ -28,6 +28,7 @@ async def test_a_company_is_created_found_and_listed(client: AsyncClient) -> Non
         "maxInFlight": None,
         "maxQueued": None,
         "rate": None,
+        "requestRate": None,
         "quotas": {"hour": None, "day": None, "month": None},
         "retention": {"completedSeconds": None, "failedSeconds": None, "cancelledSeconds": None},
         "limitsSetBy": None,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from multiprocessing.process import BaseProcess
 
+import psycopg
 import pytest
 
 from taketurns.brokers.postgres import PostgresBroker
@@ -318,3 +319,52 @@ async def test_whoever_dies_around_a_tick_it_is_made_once(calendar: Calendar) ->
     await maker.close()
     await calendar.ticking.make_due(at=START + 8 * MINUTE)
     assert [calendar.ticks(schedule) for schedule in made] == [minutes(1, 8)] * 30
+
+
+# While a company is paused
+
+
+@pytest.mark.parametrize(
+    ("missed", "expected"),
+    [(Missed.SKIP, minutes(10, 10)), (Missed.LAST, minutes(10, 10)), (Missed.ALL, minutes(1, 10))],
+)
+async def test_a_paused_companys_ticks_wait_and_are_made_up_for_as_missed_ones(
+    calendar: Calendar, missed: Missed, expected: list[datetime]
+) -> None:
+    held, other = await calendar.add(missed=missed), await calendar.add(company="zeta")
+    await directory.change(calendar.database, "acme", {"paused": True})
+    for minute in range(1, 10):
+        await calendar.ticking.make_due(at=START + minute * MINUTE)
+    assert (calendar.ticks(held), calendar.ticks(other)) == ([], minutes(1, 9))
+    assert (await calendar.schedule(held.id)).error == "the company is paused: its ticks wait until it goes on"
+    await directory.change(calendar.database, "acme", {"paused": False})
+    assert (await calendar.schedule(held.id)).error is None
+    await calendar.ticking.make_due(at=START + 10 * MINUTE)
+    assert calendar.ticks(held) == expected
+
+
+async def test_nobody_looks_at_what_is_held_and_a_time_or_a_change_by_hand_lets_it_go_on(calendar: Calendar) -> None:
+    held = await calendar.add()
+    await directory.change(calendar.database, "acme", {"paused_until": START + 2 * MINUTE})
+    ticked = await calendar.ticking.make_due(at=START + MINUTE)
+    assert (ticked.made, ticked.failed, await calendar.ticking.next_due()) == (0, 0, None)
+    calendar.execute("select taketurns.end_pauses(%s)", START + 2 * MINUTE)
+    assert (await calendar.ticking.make_due(at=START + 2 * MINUTE)).made == 1
+    calendar.execute("update taketurns.companies set paused = true")
+    await calendar.ticking.make_due(at=START + 3 * MINUTE)
+    calendar.execute("update taketurns.companies set paused = false")
+    await PostgresBroker(calendar.database).heal()
+    await calendar.ticking.make_due(at=START + 4 * MINUTE)
+    assert calendar.ticks(held) == [*minutes(2, 2), *minutes(4, 4)]
+
+
+async def test_a_tick_that_meets_the_end_of_a_pause_is_not_held(calendar: Calendar) -> None:
+    made = await calendar.add()
+    await directory.change(calendar.database, "acme", {"paused": True})
+    with psycopg.connect(calendar.url) as going_on:
+        going_on.execute("update taketurns.companies set paused = false where slug = 'acme'")
+        ticking = asyncio.create_task(calendar.ticking.make_due(at=START + MINUTE))
+        await eventually(lambda: bool(calendar.execute("select 1 from pg_locks where not granted")))
+        going_on.execute("select taketurns.let_schedules_go_on()")
+    await ticking
+    assert calendar.ticks(made) == minutes(1, 1)

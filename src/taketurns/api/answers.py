@@ -22,6 +22,7 @@ from taketurns.companies.quotas import Usage
 from taketurns.engine.job import Job, JobEvent
 from taketurns.engine.key import Role
 from taketurns.engine.quota import Period
+from taketurns.engine.rate import Rate
 from taketurns.engine.task import PassReport, Status
 from taketurns.history.events import Event, status_after
 from taketurns.history.failures import Failure
@@ -205,6 +206,14 @@ class RetentionBody(TypedDict):
     cancelledSeconds: int | None
 
 
+class RequestRateBody(TypedDict):
+    """How many requests a company's keys may make: in any time t at most burst + t × requests / seconds."""
+
+    requests: int
+    seconds: int
+    burst: int
+
+
 class CompanyBody(TypedDict):
     """A company as it stands."""
 
@@ -217,6 +226,7 @@ class CompanyBody(TypedDict):
     maxInFlight: int | None
     maxQueued: int | None
     rate: RateBody | None
+    requestRate: RequestRateBody | None
     quotas: QuotasBody
     retention: RetentionBody
     limitsSetBy: Annotated[str | None, Field(description="Who changed the weight or a limit last, if that is known.")]
@@ -704,6 +714,7 @@ def company(told: Company) -> CompanyBody:
         rate=None
         if told.rate is None
         else RateBody(tasks=told.rate.tasks, seconds=told.rate.seconds, burst=told.rate.burst),
+        requestRate=_request_rate(told.request_rate),
         quotas=QuotasBody(hour=told.quotas.hour, day=told.quotas.day, month=told.quotas.month),
         retention=RetentionBody(
             completedSeconds=told.retention.completed,
@@ -714,6 +725,12 @@ def company(told: Company) -> CompanyBody:
         createdAt=moment(told.created_at),
         updatedAt=moment(told.updated_at),
     )
+
+
+def _request_rate(told: Rate | None) -> RequestRateBody | None:
+    if told is None:
+        return None
+    return RequestRateBody(requests=told.tasks, seconds=told.seconds, burst=told.burst)
 
 
 def key(told: ApiKey) -> KeyBody | OperatorKeyBody:

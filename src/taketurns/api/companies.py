@@ -47,6 +47,7 @@ async def create_company(request: Request) -> Response:
             max_in_flight=body.max_in_flight,
             max_queued=body.max_queued,
             rate=None if body.rate is None else body.rate.told(),
+            request_rate=None if body.request_rate is None else body.request_rate.told(),
             quotas=body.quotas.told(),
             retention=body.retention.told(),
             by=guard.actor_of(request),
@@ -107,17 +108,21 @@ async def change_company(request: Request) -> Response:
     lists.refuse_query(request)
     reference = paths.company(request)
     body = await bodies.read(request, ChangeCompany)
-    changes = body.model_dump(exclude_unset=True, exclude={"quotas", "rate", "retention"})
+    changes = body.model_dump(exclude_unset=True, exclude={"quotas", "rate", "request_rate", "retention"})
     if body.quotas is not None:
         changes["quotas"] = body.quotas.told()
     if body.retention is not None:
         changes["retention"] = body.retention.told()
     if "rate" in body.model_fields_set:
         changes["rate"] = None if body.rate is None else body.rate.told()
+    if "request_rate" in body.model_fields_set:
+        changes["request_rate"] = None if body.request_rate is None else body.request_rate.told()
     given = operator_parts(request)
     company = await directory.change(given.database, reference, changes, by=guard.actor_of(request))
     if company is None:
         raise paths.company_not_found()
+    if "request_rate" in changes:
+        given.guard.forget_company(company.id)
     if given.jobs is not None:
         await given.jobs.follow_change(company)
     return answers.send(answers.company(company))

@@ -1,5 +1,5 @@
-"""What every request gets, whatever its route: an id, a place in the metrics and the log, and an answer even when
-its handler breaks."""
+"""What every request gets, whatever its route: an id, a place in the metrics and the log, an answer even when its
+handler breaks, and the headers of the rate that its caller is held to."""
 
 from __future__ import annotations
 
@@ -83,6 +83,8 @@ class _OneExchange:
             self.status = message["status"]
             told = message["headers"] = list(message.get("headers", ()))
             told.append((b"x-request-id", self.request_id.encode()))
+            for name, value in self.scope.get("rate_limit", {}).items():
+                told.append((name.lower().encode(), value.encode()))  # beside the quotas', if the route told those
             if not any(name == b"cache-control" for name, _ in told):
                 told.append(_NO_STORE)
         elif self.method == "HEAD":

@@ -1,7 +1,8 @@
 """Who may call what. Every route says so beside its path, with `needs` or `open_to_all`; one that does not cannot be
 made.
 
-A request is refused in this order, whatever it names: no key or token, or none that works (401), one that may not do
+A request is refused in this order, whatever it names: an address that came too often without a key that works (429),
+no key or token, or none that works (401), a company whose keys and tokens come too often (429), one that may not do
 this (403), a company that is not its own (404, without a look whether there is one).
 """
 
@@ -11,7 +12,8 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from uuid import UUID
 
@@ -20,14 +22,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope as AsgiScope
 
-from taketurns.api import paths, problems
+from taketurns.api import headers, paths, problems
 from taketurns.api.problems import Problem
+from taketurns.api.throttle import Throttle, network
 from taketurns.companies import directory
 from taketurns.companies.access import CompanyPrincipal, OperatorPrincipal, Principal
 from taketurns.companies.errors import IdentityProviderUnavailable, InvalidKey, InvalidToken
 from taketurns.companies.keyring import KeyRing
-from taketurns.engine import key
+from taketurns.engine import key, rate
 from taketurns.engine.key import Role, Scope
+from taketurns.engine.rate import Rate
 from taketurns.storage.audit import Actor, ActorKind
 
 if TYPE_CHECKING:
@@ -102,6 +106,10 @@ class Guard:
 
     Without `asks_for_keys` everybody may do everything; `on_loopback_only` then refuses whoever comes by another
     address of this machine. A `metrics_token` is asked for all the same.
+
+    Of a company's rate of requests, each of so many `processes` lets its part pass. An address that came without a key
+    that works as often as `wrong_keys` allows is served by keys only that are known here already. Rates are counted in
+    `throttle`.
     """
 
     keyring: KeyRing
@@ -109,6 +117,10 @@ class Guard:
     asks_for_keys: bool = True
     on_loopback_only: bool = False
     metrics_token: bytes | None = None
+    processes: int = 1
+    wrong_keys: Rate | None = None
+    throttle: Throttle = field(default_factory=Throttle)
+    mistakes: Throttle = field(default_factory=Throttle)
 
     async def admit(self, request: Request, need: Need) -> None:
         """Let a request pass, with its principal from then on; one that the dashboard makes within this process comes
@@ -123,6 +135,8 @@ class Guard:
             return
         principal = request.scope.get("principal") or await self._principal(request.scope)
         request.scope["principal"] = principal
+        if isinstance(principal, CompanyPrincipal):
+            self._hold_to_its_rate(request.scope, principal)
         if isinstance(principal, OperatorPrincipal):
             if not principal.role.includes(need.operator):
                 raise _refused(problems.ROLE_NEEDED, f"the role {need.operator} is needed", need)
@@ -134,7 +148,27 @@ class Guard:
             _hold_to_its_company(request, principal)
 
     async def _principal(self, scope: AsgiScope) -> Principal:
-        text = _bearer(scope)
+        text, client = _bearer(scope), scope.get("client")
+        if self.wrong_keys is None or client is None:
+            return await self._known(text)
+        if self.mistakes and (text is None or not self._is_known_without_a_look(text)):
+            wait = self.mistakes.look(network(client[0]), self.wrong_keys).wait_seconds
+            if wait > 0:
+                detail = f"too many requests came from this address without a key that works: wait {wait:.0f} seconds"
+                raise Problem(problems.TOO_MANY_WRONG_KEYS, detail, headers=headers.wait(wait))
+        try:
+            return await self._known(text)
+        except Problem as problem:
+            if problem.kind.status == HTTPStatus.UNAUTHORIZED:
+                self.mistakes.take(network(client[0]), self.wrong_keys)
+            raise
+
+    def _is_known_without_a_look(self, text: bytes) -> bool:
+        """Whether this costs no look at the database: a token tells by itself who bears it."""
+        is_token = self.tokens is not None and not text.startswith(key.BEGINNING)
+        return is_token or self.keyring.remembers(text)
+
+    async def _known(self, text: bytes | None) -> Principal:
         if text is None:
             raise Problem(
                 problems.KEY_NEEDED,
@@ -160,6 +194,24 @@ class Guard:
         await self.keyring.close()
         if self.tokens is not None:
             await self.tokens.close()
+
+    def _hold_to_its_rate(self, scope: AsgiScope, principal: CompanyPrincipal) -> None:
+        """Let a request pass if the company's rate does, and have its answer tell how the company stands."""
+        whole = principal.request_rate
+        if whole is None:
+            return
+        part = rate.part(whole, of=self.processes)
+        standing = self.throttle.take(principal.company_id, part)
+        if standing is not None:
+            scope["rate_limit"] = headers.request_rate(whole, standing.left, standing.full_seconds)
+            return
+        refused = self.throttle.look(principal.company_id, part)
+        scope["rate_limit"] = headers.request_rate(whole, refused.left, refused.full_seconds)
+        detail = (
+            f"the company's keys may make {whole.tasks} requests in {whole.seconds} seconds, {whole.burst} at once: the"
+            f" next may come in {refused.wait_seconds:.3f} seconds"
+        )
+        raise Problem(problems.TOO_MANY_REQUESTS, detail, headers=headers.wait(refused.wait_seconds))
 
     def _has_metrics_token(self, scope: AsgiScope) -> bool:
         text = _bearer(scope)

@@ -16,6 +16,7 @@ from taketurns.api.problems import Problem
 from taketurns.engine import limits
 from taketurns.engine.errors import QuotaExceeded
 from taketurns.engine.quota import Allowance
+from taketurns.engine.rate import Rate
 from taketurns.storage.ids import new_id
 
 REQUEST_ID: Final = "X-Request-Id"
@@ -147,9 +148,23 @@ def rate_limit(allowances: Sequence[Allowance]) -> dict[str, str]:
     return {RATE_LIMIT_POLICY: ", ".join(policy), RATE_LIMIT: ", ".join(state)}
 
 
+def request_rate(allowed: Rate, left: int, full_seconds: float) -> dict[str, str]:
+    """A company's rate of requests in the same form; `left` at the process that answers, `full_seconds` until it has
+    all of its part again."""
+    return {
+        RATE_LIMIT_POLICY: f'"requests";q={allowed.tasks};w={allowed.seconds}',
+        RATE_LIMIT: f'"requests";r={left};t={math.ceil(full_seconds)}',
+    }
+
+
+def wait(seconds: float) -> dict[str, str]:
+    """When a client may come again."""
+    return {RETRY_AFTER: str(max(math.ceil(seconds), 1))}
+
+
 def quota_exceeded(error: QuotaExceeded) -> dict[str, str]:
     """What a client is to know of when it may submit again."""
-    return rate_limit(error.allowances) | {RETRY_AFTER: str(max(math.ceil(error.retry_after), 1))}
+    return rate_limit(error.allowances) | wait(error.retry_after)
 
 
 def parameter(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -108,6 +108,8 @@ def _tell_needs(operation: dict[str, Any], need: Need, path: str) -> None:
         problems.INVALID_TOKEN,
         problems.ROLE_NEEDED,
         problems.NOT_ON_LOOPBACK,
+        problems.TOO_MANY_REQUESTS,
+        problems.TOO_MANY_WRONG_KEYS,
         problems.IDENTITY_PROVIDER_UNAVAILABLE,
     ]
     if need.key is None:

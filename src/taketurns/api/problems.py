@@ -235,6 +235,21 @@ QUEUE_FULL = Kind(
     " tells its maxQueued.",
     retryable=True,
 )
+TOO_MANY_REQUESTS = Kind(
+    "too_many_requests",
+    429,
+    "The company's keys make too many requests",
+    "Nothing was done. Wait as long as Retry-After says; RateLimit tells how many requests are left. The company's"
+    " requestRate tells how many its keys may make, all together: operators decide it.",
+    retryable=True,
+)
+TOO_MANY_WRONG_KEYS = Kind(
+    "too_many_wrong_keys",
+    429,
+    "Too many requests came from this address without a key that works",
+    "Nothing was done, and the key was not looked at. Wait as long as Retry-After says, then send a key that works.",
+    retryable=True,
+)
 INTERNAL_ERROR = Kind(
     "internal_error",
     500,

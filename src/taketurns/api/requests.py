@@ -97,6 +97,7 @@ Weight = Annotated[int, Field(ge=1, le=limits.WEIGHT_MAX)]
 MaxInFlight = Annotated[int, Field(ge=1, le=limits.IN_FLIGHT_MAX)]
 MaxQueued = Annotated[int, Field(ge=0, le=limits.QUEUED_MAX)]
 RateTasks = Annotated[int, Field(ge=1, le=limits.RATE_TASKS_MAX)]
+RateRequests = Annotated[int, Field(ge=1, le=limits.RATE_REQUESTS_MAX)]
 RateSeconds = Annotated[int, Field(ge=1, le=limits.RATE_SECONDS_MAX)]
 Quota = Annotated[int, Field(ge=0, le=limits.QUOTA_MAX)]
 KeptSeconds = Annotated[int, Field(ge=limits.RETENTION_SECONDS_MIN, le=limits.RETENTION_SECONDS_MAX)]
@@ -128,8 +129,8 @@ EXPRESSION: Final = (
     " day that a change of clocks takes away come at the next that exists, those that it repeats come once."
 )
 MISSED: Final = (
-    "Which ticks are made up for that came while no worker ran: none (skip), the last one (last) or all, the last"
-    f" {limits.MISSED_TICKS_MAX} at most (all)."
+    "Which ticks are made up for that came while no worker ran, or while the company was paused: none (skip), the last"
+    f" one (last) or all, the last {limits.MISSED_TICKS_MAX} at most (all)."
 )
 Expression = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.EXPRESSION_LENGTH), AfterValidator(_expression)
@@ -281,9 +282,28 @@ class CompanyRetention(Body):
         )
 
 
+class CompanyRequestRate(Body):
+    """How many requests a company's keys may make, all together: in any time t at most burst + t × requests / seconds,
+    at each process of the API its part."""
+
+    requests: RateRequests = Field(description="This many in each period.")
+    seconds: RateSeconds = Field(description="The period.")
+    burst: Omittable[RateRequests] = Field(
+        None, description="The most that may come at once; as many as `requests` if left out."
+    )
+
+    def told(self) -> rate.Rate:
+        return rate.Rate(self.requests, self.seconds, self.burst or self.requests)
+
+
+PAUSED: Final = (
+    "Tasks are taken in but none is given a turn. Its schedules make none: when it goes on, the ticks that came are"
+    " made up for as their `missed` says."
+)
 PAUSED_UNTIL: Final = "Pauses until then; it goes on by itself."
 MAX_QUEUED: Final = (
-    "Most tasks that may be scheduled or pending; a submission that needs more is refused. null for no limit."
+    "Most tasks that may be scheduled or pending, and as many jobs; a submission that needs more is refused. null for"
+    " no limit."
 )
 
 
@@ -297,13 +317,16 @@ class CreateCompany(Body):
         None, description="Unique, accepted wherever an id is; made from the name if left out."
     )
     weight: Weight = Field(1, description="Turns in each round of the rotation, beside the 1 of others.")
-    paused: bool = Field(False, description="Tasks are taken in but none is given a turn.")
+    paused: bool = Field(False, description=PAUSED)
     paused_until: Omittable[Moment] = Field(None, alias="pausedUntil", description=PAUSED_UNTIL)
     max_in_flight: MaxInFlight | None = Field(
         None, alias="maxInFlight", description="Most tasks at a time; null for no limit but its share."
     )
     max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
     rate: CompanyRate | None = Field(None, description="How many may start in a time; null for no limit.")
+    request_rate: CompanyRequestRate | None = Field(
+        None, alias="requestRate", description="How many requests its keys may make in a time; null for no limit."
+    )
     quotas: CompanyQuotas = Field(default_factory=CompanyQuotas)
     retention: CompanyRetention = Field(default_factory=CompanyRetention)
 
@@ -317,6 +340,7 @@ class ChangeCompany(Body):
                 {"weight": 5},
                 {"pausedUntil": "2027-01-31T12:00:00Z"},
                 {"rate": {"tasks": 100, "seconds": 60, "burst": 20}, "maxQueued": 10_000},
+                {"requestRate": {"requests": 600, "seconds": 60, "burst": 100}},
                 {"quotas": {"hour": 100}},
                 {"retention": {"completedSeconds": 86_400, "failedSeconds": 7_776_000}},
             ]
@@ -325,11 +349,14 @@ class ChangeCompany(Body):
 
     name: Omittable[CompanyName] = None
     weight: Omittable[Weight] = None
-    paused: Omittable[bool] = None
+    paused: Omittable[bool] = Field(None, description=PAUSED)
     paused_until: Omittable[Moment] = Field(None, alias="pausedUntil", description=PAUSED_UNTIL)
     max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description="null takes the limit away.")
     max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
     rate: CompanyRate | None = Field(None, description="Replaces the rate before; null takes it away.")
+    request_rate: CompanyRequestRate | None = Field(
+        None, alias="requestRate", description="Replaces the one before, within five seconds; null takes it away."
+    )
     quotas: Omittable[CompanyQuotas] = Field(None, description="These replace all that were set before.")
     retention: Omittable[CompanyRetention] = Field(
         None,

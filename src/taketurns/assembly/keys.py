@@ -8,6 +8,7 @@ from taketurns.api.guard import Guard
 from taketurns.companies.keyring import KeyRing
 from taketurns.companies.keys import Stamp
 from taketurns.engine.errors import ConfigurationError
+from taketurns.engine.rate import Rate
 from taketurns.engine.token import ClaimNames
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
@@ -25,13 +26,15 @@ def make_stamp(settings: Settings) -> Stamp:
 
 def make_guard(settings: Settings, database: Database) -> Guard:
     """What the API asks its callers for."""
-    token = settings.metrics_token
+    token, wrong = settings.metrics_token, settings.wrong_keys_per_minute
     return Guard(
         keyring=KeyRing(database, stamp=make_stamp(settings)),
         tokens=make_tokens(settings, database),
         asks_for_keys=settings.authentication == "on",
         on_loopback_only=settings.authentication == "off",
         metrics_token=None if token is None else token.get_secret_value().encode(),
+        processes=settings.api_processes,
+        wrong_keys=None if wrong == 0 else Rate(wrong, seconds=60, burst=wrong),
     )
 
 

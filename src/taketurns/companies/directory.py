@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -30,7 +30,9 @@ from taketurns.storage.models import Company as CompanyTable
 
 SLUG: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LOCK_SECONDS: Final = 2.0
-LIMITS: Final = frozenset({"weight", "paused", "paused_until", "max_in_flight", "max_queued", "rate", "quotas"})
+LIMITS: Final = frozenset(
+    {"weight", "paused", "paused_until", "max_in_flight", "max_queued", "rate", "request_rate", "quotas"}
+)
 UNLIMITED: Final = Quotas()
 AS_LONG_AS_OTHERS: Final = OwnRetention()
 _A_MOMENT: Final = timedelta(microseconds=1)  # `updated_at` tells changes apart, whatever the clock does
@@ -38,8 +40,9 @@ _A_MOMENT: Final = timedelta(microseconds=1)  # `updated_at` tells changes apart
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """A tenant as it stands. `max_in_flight` None: as many as its share of the fleet; `max_queued` and `rate` None: no
-    limit. `limits_set_by`: who changed its weight or a limit last, if that is known."""
+    """A tenant as it stands. `max_in_flight` None: as many as its share of the fleet; `max_queued`, `rate` and
+    `request_rate` (of its keys' requests at the API) None: no limit. `limits_set_by`: who changed its weight or a limit
+    last, if that is known."""
 
     id: UUID
     slug: str
@@ -50,6 +53,7 @@ class Company:
     max_in_flight: int | None
     max_queued: int | None
     rate: Rate | None
+    request_rate: Rate | None
     limits_set_by: str | None
     quotas: Quotas
     retention: OwnRetention
@@ -77,6 +81,9 @@ _COLUMNS: Final = (
     CompanyTable.rate_tasks,
     CompanyTable.rate_seconds,
     CompanyTable.rate_burst,
+    CompanyTable.request_rate_requests,
+    CompanyTable.request_rate_seconds,
+    CompanyTable.request_rate_burst,
     CompanyTable.limits_set_by,
     CompanyTable.hourly_quota,
     CompanyTable.daily_quota,
@@ -123,6 +130,7 @@ async def create(
     max_in_flight: int | None = None,
     max_queued: int | None = None,
     rate: Rate | None = None,
+    request_rate: Rate | None = None,
     quotas: Quotas = UNLIMITED,
     retention: OwnRetention = AS_LONG_AS_OTHERS,
     by: Actor | None = None,
@@ -142,6 +150,7 @@ async def create(
             "max_queued": max_queued,
             "limits_set_by": by and by.name,
             **_rate_columns(rate),
+            **_request_rate_columns(request_rate),
             **_quota_columns(quotas),
             **_retention_columns(retention),
         }
@@ -186,13 +195,13 @@ async def page(database: Database, *, limit: int, offset: int = 0, after: UUID |
 async def change(
     database: Database, company: UUID | str, changes: Mapping[str, Any], *, by: Actor | None = None
 ) -> Company | None:
-    """Change `name`, `weight`, `paused`, `paused_until`, `max_in_flight`, `max_queued`, `rate`, `quotas` or
-    `retention`; None when there is no such company.
+    """Change `name`, `weight`, `paused`, `paused_until`, `max_in_flight`, `max_queued`, `rate`, `request_rate`,
+    `quotas` or `retention`; None when there is no such company.
 
     With `paused_until` a company is paused, with `paused` alone until it is told to go on. Weights and limits act at
     the next claim; workers that may have waited for the change are woken. A company that is no longer paused is given
-    its turns back in the same transaction, under the lock that keeps a claim from taking them out meanwhile: see
-    `company_lock` in `locks.sql`.
+    its turns back, and its schedules go on, in the same transaction, under the lock that keeps a claim from taking them
+    out meanwhile: see `company_lock` in `locks.sql`.
     """
     if not changes:
         return await find(database, company)
@@ -211,6 +220,7 @@ async def change(
         rows = await fetch(connection, database.schema, statement)
         if rows and goes_on:
             await call(connection, database.schema, "heal_rotation", rows[0][0])
+            await call(connection, database.schema, "let_schedules_go_on", rows[0][0])
         if rows:
             await audit.write(
                 connection,
@@ -219,7 +229,7 @@ async def change(
                 Action.CHANGE_COMPANY,
                 target=rows[0][0],
                 company_id=rows[0][0],
-                details=changes,
+                details=_for_the_audit(changes),
             )
     if rows and (goes_on or changes.keys() & {"max_in_flight", "rate"}):
         await database.call("wake", rows[0][0])
@@ -258,11 +268,18 @@ async def delete(database: Database, company: UUID | str, *, is_forced: bool = F
 
 
 def _company(row: Row) -> Company:
-    known, (tasks, *of_rate), (set_by, *quotas), kept, times = row[:8], row[8:11], row[11:15], row[15:18], row[18:]
-    rate = None if tasks is None else Rate(tasks, *of_rate)
-    completed, failed, cancelled = kept
+    known, of_tasks, of_requests, others, times = row[:8], row[8:11], row[11:14], row[14:21], row[21:]
+    rates = (None if rate[0] is None else Rate(*rate) for rate in (of_tasks, of_requests))
+    set_by, *quotas, completed, failed, cancelled = others
     retention = OwnRetention(completed=completed, failed=failed, cancelled=cancelled)
-    return Company(*known, rate, set_by, Quotas(*quotas), retention, *times)  # type: ignore[call-arg]
+    return Company(*known, *rates, set_by, Quotas(*quotas), retention, *times)  # type: ignore[call-arg]
+
+
+def _for_the_audit(changes: Mapping[str, Any]) -> dict[str, Any]:
+    rate = changes.get("request_rate")
+    if rate is None:
+        return dict(changes)
+    return {**changes, "request_rate": {"requests": rate.tasks, "seconds": rate.seconds, "burst": rate.burst}}
 
 
 def _columns(changes: Mapping[str, Any], by: Actor | None) -> dict[str, Any]:
@@ -274,6 +291,8 @@ def _columns(changes: Mapping[str, Any], by: Actor | None) -> dict[str, Any]:
         columns |= _rate_columns(columns.pop("rate"))
     if "retention" in columns:
         columns |= _retention_columns(columns.pop("retention"))
+    if "request_rate" in columns:
+        columns |= _request_rate_columns(columns.pop("request_rate"))
     if columns.get("paused_until") is not None:
         columns["paused"] = True
     elif "paused" in columns:
@@ -284,9 +303,13 @@ def _columns(changes: Mapping[str, Any], by: Actor | None) -> dict[str, Any]:
 
 
 def _rate_columns(rate: Rate | None) -> dict[str, int | None]:
-    if rate is None:
-        return dict.fromkeys(("rate_tasks", "rate_seconds", "rate_burst"))
-    return {"rate_tasks": rate.tasks, "rate_seconds": rate.seconds, "rate_burst": rate.burst}
+    names = ("rate_tasks", "rate_seconds", "rate_burst")
+    return dict(zip(names, (None,) * 3 if rate is None else astuple(rate), strict=True))
+
+
+def _request_rate_columns(rate: Rate | None) -> dict[str, int | None]:
+    names = ("request_rate_requests", "request_rate_seconds", "request_rate_burst")
+    return dict(zip(names, (None,) * 3 if rate is None else astuple(rate), strict=True))
 
 
 def _quota_columns(quotas: Quotas) -> dict[str, int | None]:

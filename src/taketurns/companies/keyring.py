@@ -24,6 +24,7 @@ from taketurns.companies.keys import Stamp
 from taketurns.engine import key as form
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.key import Key, Role
+from taketurns.engine.rate import Rate
 from taketurns.storage.database import Database
 from taketurns.storage.models import ApiKey, Company
 from taketurns.telemetry import Event
@@ -84,6 +85,14 @@ class KeyRing:
         _refuse_over(known, self._clock())
         return known.principal
 
+    def remembers(self, text: bytes) -> bool:
+        """Whether this is a key that worked here lately, and may be known without a look."""
+        key = form.read(text)
+        known = None if key is None else self._known.get(key.id)
+        if key is None or known is None or known.is_revoked or self._clock() >= known.expires_at:
+            return False
+        return self._pepper(key, known.digest) is not None
+
     def forget(self, key_id: UUID) -> None:
         """Look a key up at its next use, for it was changed."""
         self._known.pop(key_id, None)
@@ -142,17 +151,26 @@ class KeyRing:
                 ApiKey.digest,
                 ApiKey.revoked_at.is_not(None),
                 left,
+                Company.request_rate_requests,
+                Company.request_rate_seconds,
+                Company.request_rate_burst,
             )
             .outerjoin(Company, Company.id == ApiKey.company_id)
             .where(ApiKey.id == key_id)
         )
-        for name, company_id, slug, role, scopes, digest, is_revoked, seconds_left in await self._database.fetch(
-            statement
-        ):
+        for row in await self._database.fetch(statement):
+            name, company_id, slug, role, scopes, digest, is_revoked, seconds_left, requests, *of_rate = row
             if role is None and slug is None:
                 return None  # its company is gone
             principal: Principal = (
-                CompanyPrincipal(key_id, name, company_id, slug, form.granted(scopes))
+                CompanyPrincipal(
+                    key_id,
+                    name,
+                    company_id,
+                    slug,
+                    form.granted(scopes),
+                    request_rate=None if requests is None else Rate(requests, *of_rate),
+                )
                 if role is None
                 else OperatorPrincipal(key_id, name, Role(role))
             )

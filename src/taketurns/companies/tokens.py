@@ -21,6 +21,7 @@ from taketurns.companies.errors import InvalidToken
 from taketurns.companies.keyring import FRESH_SECONDS, MOST_REMEMBERED
 from taketurns.companies.signing_keys import SigningKeys
 from taketurns.engine import token
+from taketurns.engine.rate import Rate
 from taketurns.engine.token import ClaimNames, CompanyBearer, OperatorBearer
 from taketurns.storage.database import Database
 from taketurns.telemetry import Event
@@ -34,6 +35,7 @@ class _Known:
 
     id: UUID
     slug: str
+    request_rate: Rate | None
     read_at: float
 
 
@@ -129,7 +131,7 @@ class Tokens:
         known = await self._company(bearer.company)
         if known is None:
             raise InvalidToken("there is no such company as it names")
-        return CompanyPrincipal(None, bearer.subject, known.id, known.slug, bearer.scopes, issuer)
+        return CompanyPrincipal(None, bearer.subject, known.id, known.slug, bearer.scopes, issuer, known.request_rate)
 
     async def _company(self, named: str) -> _Known | None:
         reference = directory.reference(named)
@@ -141,7 +143,7 @@ class Tokens:
             found = await directory.find(self._database, reference)
             if found is None:
                 return None
-            known = _Known(found.id, found.slug, began_at)
+            known = _Known(found.id, found.slug, found.request_rate, began_at)
         self._companies[reference] = known
         if len(self._companies) > MOST_REMEMBERED:
             del self._companies[next(iter(self._companies))]

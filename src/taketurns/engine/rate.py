@@ -1,4 +1,5 @@
-"""Rates: how many tasks of a company may start in a time, decided where turns are taken.
+"""Rates: how many tasks of a company may start in a time, decided where turns are taken. What holds for starts holds
+for requests too, which API processes count (`api/throttle.py`).
 
 A bucket holds up to `burst` starts and is filled with `tasks` in each period of `seconds`, evenly. Every claim of a
 task takes one out, a retry's and a rescue's too, for a rate protects what a company's tasks call; what is claimed and
@@ -37,6 +38,12 @@ class Bucket:
     owed: int
     seconds: int
     at: int
+
+
+def part(rate: Rate, *, of: int) -> Rate:
+    """What each of so many processes that count by themselves may let start: together no more than the rate, but for
+    the one start that each of them has at least."""
+    return Rate(rate.tasks, rate.seconds * of, max(rate.burst // of, 1))
 
 
 def owed(rate: Rate, bucket: Bucket | None, at: int) -> int:

@@ -86,14 +86,16 @@ class Ticking:
     async def next_due(self, *, after: datetime | None = None) -> datetime | None:
         """When the next tick is due, of those later than a moment."""
         later = [] if after is None else [ScheduleTable.next_tick_at > after]
-        statement = select(func.min(ScheduleTable.next_tick_at)).where(~ScheduleTable.paused, *later)
+        statement = select(func.min(ScheduleTable.next_tick_at)).where(
+            ~ScheduleTable.paused, ~ScheduleTable.held, *later
+        )
         return cast("datetime | None", (await self._database.fetch(statement))[0][0])
 
     async def _due(self, now: datetime, after: Waiting | None) -> list[Waiting]:
         order = (ScheduleTable.next_tick_at, ScheduleTable.company_id, ScheduleTable.id)
         statement = (
             select(*_COLUMNS)
-            .where(~ScheduleTable.paused, ScheduleTable.next_tick_at <= now)
+            .where(~ScheduleTable.paused, ~ScheduleTable.held, ScheduleTable.next_tick_at <= now)
             .order_by(*order)
             .limit(BATCH)
         )

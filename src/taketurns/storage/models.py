@@ -78,6 +78,13 @@ class Company(Base):
             " and rate_seconds between 1 and 86400",
             name="rate",
         ),
+        CheckConstraint(
+            "num_nonnulls(request_rate_requests, request_rate_seconds, request_rate_burst) in (0, 3)"
+            " and least(request_rate_requests, request_rate_burst) between 1 and 100000"
+            " and greatest(request_rate_requests, request_rate_burst) <= 100000"
+            " and request_rate_seconds between 1 and 86400",
+            name="request_rate",
+        ),
         CheckConstraint(f"paused_until {READABLE} and (paused or paused_until is null)", name="paused_until"),
         CheckConstraint(
             "least(keep_completed_seconds, keep_failed_seconds, keep_cancelled_seconds) >= 60"
@@ -99,6 +106,9 @@ class Company(Base):
     rate_tasks: Mapped[int | None] = mapped_column(Integer)
     rate_seconds: Mapped[int | None] = mapped_column(Integer)
     rate_burst: Mapped[int | None] = mapped_column(Integer)
+    request_rate_requests: Mapped[int | None] = mapped_column(Integer)
+    request_rate_seconds: Mapped[int | None] = mapped_column(Integer)
+    request_rate_burst: Mapped[int | None] = mapped_column(Integer)
     limits_set_by: Mapped[str | None]
     hourly_quota: Mapped[int | None] = mapped_column(Integer)
     daily_quota: Mapped[int | None] = mapped_column(Integer)
@@ -501,9 +511,9 @@ class Watch(Base):
 class Schedule(Base):
     """What a company wants done again and again; each tick makes a task.
 
-    `next_tick_at` moves in the transaction that makes the task, and is empty while the schedule is paused. `error` is
-    why it was paused, or why its last tick is late. `declaration` is what code last said of a schedule that it
-    declares, and empty for those of the API.
+    `next_tick_at` moves in the transaction that makes the task, and is empty while the schedule is paused. `held` is
+    one whose tick has come while its company is paused. `error` is why it was paused, or why its last tick is late.
+    `declaration` is what code last said of a schedule that it declares, and empty for those of the API.
     """
 
     __tablename__ = "schedules"
@@ -511,7 +521,8 @@ class Schedule(Base):
         UniqueConstraint("company_id", "name"),
         CheckConstraint("missed in ('skip', 'last', 'all')", name="missed"),
         CheckConstraint(f"next_tick_at {READABLE} and last_tick_at {READABLE}", name="ticks_are_readable"),
-        Index("schedules_next_tick_at_idx", "next_tick_at", postgresql_where=text("not paused")),
+        Index("schedules_next_tick_at_idx", "next_tick_at", postgresql_where=text("not paused and not held")),
+        Index("schedules_held_idx", "company_id", postgresql_where=text("held")),
     )
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -527,6 +538,7 @@ class Schedule(Base):
     time_zone: Mapped[str]
     missed: Mapped[str]
     paused: Mapped[bool]
+    held: Mapped[bool] = mapped_column(server_default=text("false"))
     declaration: Mapped[str | None]
     next_tick_at: Mapped[datetime | None]
     last_tick_at: Mapped[datetime | None]

@@ -216,6 +216,7 @@ class PostgresBroker:
     async def heal(self) -> int:
         ((lines,),) = await self.database.call("heal_rotation")
         ((turns,),) = await self.database.call("heal_turns")
+        await self.database.call("let_schedules_go_on")
         return int(lines) + int(turns)
 
     async def park(

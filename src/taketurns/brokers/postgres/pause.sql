@@ -90,6 +90,7 @@ begin
         where c.id = over.id and c.paused_until <= moment;
         if found then
             perform heal_rotation(over.id);
+            perform let_schedules_go_on(over.id);
             perform wake(over.id);
         end if;
     end loop;

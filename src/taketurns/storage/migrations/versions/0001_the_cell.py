@@ -56,6 +56,9 @@ def upgrade() -> None:
         sa.Column("rate_tasks", sa.Integer(), nullable=True),
         sa.Column("rate_seconds", sa.Integer(), nullable=True),
         sa.Column("rate_burst", sa.Integer(), nullable=True),
+        sa.Column("request_rate_requests", sa.Integer(), nullable=True),
+        sa.Column("request_rate_seconds", sa.Integer(), nullable=True),
+        sa.Column("request_rate_burst", sa.Integer(), nullable=True),
         sa.Column("limits_set_by", sa.Text(), nullable=True),
         sa.Column("hourly_quota", sa.Integer(), nullable=True),
         sa.Column("daily_quota", sa.Integer(), nullable=True),
@@ -84,6 +87,13 @@ def upgrade() -> None:
             " and least(rate_tasks, rate_burst) between 1 and 100000 and greatest(rate_tasks, rate_burst) <= 100000"
             " and rate_seconds between 1 and 86400",
             name=op.f("companies_rate_check"),
+        ),
+        sa.CheckConstraint(
+            "num_nonnulls(request_rate_requests, request_rate_seconds, request_rate_burst) in (0, 3)"
+            " and least(request_rate_requests, request_rate_burst) between 1 and 100000"
+            " and greatest(request_rate_requests, request_rate_burst) <= 100000"
+            " and request_rate_seconds between 1 and 86400",
+            name=op.f("companies_request_rate_check"),
         ),
         sa.CheckConstraint(
             f"paused_until {READABLE} and (paused or paused_until is null)",
@@ -387,6 +397,7 @@ def upgrade() -> None:
         sa.Column("time_zone", sa.Text(), nullable=False),
         sa.Column("missed", sa.Text(), nullable=False),
         sa.Column("paused", sa.Boolean(), nullable=False),
+        sa.Column("held", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("declaration", sa.Text(), nullable=True),
         sa.Column("next_tick_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("last_tick_at", sa.DateTime(timezone=True), nullable=True),
@@ -409,8 +420,9 @@ def upgrade() -> None:
         "schedules",
         ["next_tick_at"],
         unique=False,
-        postgresql_where=sa.text("not paused"),
+        postgresql_where=sa.text("not paused and not held"),
     )
+    op.create_index("schedules_held_idx", "schedules", ["company_id"], unique=False, postgresql_where=sa.text("held"))
     op.create_table(
         "sessions",
         sa.Column("digest", sa.LargeBinary(), nullable=False),
