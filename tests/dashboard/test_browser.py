@@ -19,6 +19,7 @@ from taketurns.history.rollups import Attempts
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
 from tests.api.servers import served
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -68,6 +69,7 @@ async def looking(app: FastAPI, **options: Any) -> AsyncIterator[Page]:
     complaints: list[str] = []
     async with served(app) as address, chromium() as browser:
         context = await browser.new_context(base_url=f"{address}/dashboard/", **options)
+        context.set_default_timeout(PATIENCE * 1000)
         page = await context.new_page()
         page.on("console", lambda told: complaints.append(told.text) if told.type in TO_COMPLAIN_OF else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -203,6 +203,17 @@ async def test_scripts_of_others_are_as_they_were_published(browser: Browser) ->
         assert "Permission" in (await browser.client.get(link)).text
 
 
+async def test_a_fault_of_ours_is_told_in_a_page_too(browser: Browser, database_url: str) -> None:
+    with psycopg.connect(conninfo(database_url)) as connection:
+        connection.execute("alter table taketurns.companies rename column name to other")
+    answer = await browser.get("/companies")
+    page = Page(answer.text)
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] in page.text
+    assert answer.headers["content-security-policy"].startswith(POLICY)
+    assert faults(page) == []
+
+
 async def test_while_the_database_is_away_a_page_says_so_and_looks_again(
     broker: PostgresBroker, registry: Registry
 ) -> None:

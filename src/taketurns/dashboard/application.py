@@ -8,12 +8,12 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import FastAPI
-from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Match, Mount, Route
+from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taketurns import telemetry
@@ -90,9 +90,8 @@ class Dashboard:
             version=version,
             told=told or {},
         )
-        pages = Starlette(routes=list(_routes(prefix)), exception_handlers=dict.fromkeys(_TOLD, _answer))
-        pages.router.redirect_slashes = False
-        self._app = _Guarded(pages, self.parts)
+        pages = Router(list(_routes(prefix)), redirect_slashes=False)
+        self._app = _Guarded(ExceptionMiddleware(pages, dict.fromkeys(_TOLD, _answer)), self.parts)
 
     def leave(self) -> None:
         """Let go of every stream, at once: the process is about to end."""
@@ -146,22 +145,39 @@ class _Route(Route):
 
 
 class _Guarded:
-    """Tells every request what the dashboard is made of, and every browser what its pages may do."""
+    """Tells every request what the dashboard is made of, and every browser what its pages may do; whoever meets a fault
+    of ours is told that in a page, too."""
 
     def __init__(self, app: ASGIApp, given: Parts) -> None:
         self._app = app
         self._given = given
+        self._log = telemetry.logger("dashboard").bind()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
         scope["dashboard"] = self._given
-        await self._app(scope, receive, send_guarded)
+        try:
+            await self._app(scope, receive, send_guarded)
+        except ClientDisconnect:
+            raise
+        except Exception:
+            if has_begun:
+                raise
+            self._log.exception(telemetry.Event.REQUEST_FAILED, path=scope["path"])
+            visit = visits.anonymous(Request(scope))
+            advice = f"It is no fault of yours. The log tells more, by the request {scope['request_id']}."
+            page = visit.page("error.html", status=500, title="Something went wrong here", advice=advice)
+            await page(scope, receive, send_guarded)
 
 
 _TOLD: Final = (HTTPException, Refusal, NotSignedIn, Unavailable, InvalidData)

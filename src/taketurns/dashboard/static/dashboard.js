@@ -49,7 +49,7 @@ const holder = () => {
   if (changing?.querySelector("input:checked[name=task]")) return "tasks are selected";
   if (changing?.querySelector("details[open]")) return "a table is open";
   if (changing?.querySelector(".rows tbody tr:hover, .tip")) return "the pointer is on it";
-  if (changing?.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) return "a field is in use";
+  if (changing?.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), select, textarea")) return "a field is in use";
   if (String(getSelection() ?? "") !== "") return "text is selected";
   return "";
 };
