@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies.directory import Company
 from taketurns.dashboard.streams import Streams
 from taketurns.engine.task import NewTask, Outcome, Report
+from taketurns.history import live
+from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
 from tests.api.servers import served
 from tests.dashboard.browsing import Browser
@@ -69,6 +72,20 @@ async def test_what_runs_now_is_a_table_too(browser: Browser, broker: PostgresBr
     (task,) = await broker.claim(new_id(), queues=["default"], batch=1)
     page = await browser.page("/live")
     assert [tag.attributes["id"] for tag in page.all("tr") if "id" in tag.attributes] == [f"now-{task.task_id}"]
+
+
+async def test_what_a_flood_did_lately_is_found_behind_a_task_that_is_to_be_tried_again(
+    broker: PostgresBroker, database: Database, acme: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "EACH", 12)
+    await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(40)])
+    (first,) = await broker.claim(new_id(), queues=["default"], batch=1)
+    await broker.settle([Report(first, Outcome.RETRY, error="no", delay_seconds=0.001)])
+    assert (await broker.promote(at=datetime.now(UTC) + timedelta(seconds=5))).count == 1
+    done = await broker.claim(new_id(), queues=["default"], batch=10)
+    await broker.settle([Report(task, Outcome.COMPLETED) for task in done])
+    moment = await live.read(database, lately=timedelta(minutes=1))
+    assert {attempt.task_id for attempt in moment.attempts} == {task.task_id for task in done}
 
 
 async def test_all_who_watch_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
 -- What workers do now, and what ended lately: one row for each attempt, the newest first, `most` of those that ended.
 -- No index knows when tasks have ended. Those that did a moment ago are among the newest of a company, or, where it has a
--- backlog, right before what waits at its head: `each` of both are looked at, of up to `companies` companies that have
--- had work lately. What a company did beyond that is left out.
--- Lives on tasks_pkey, pending_tasks_company_id_task_id_idx and rollups_seconds_starts_at_idx; what workers hold is read
--- whole, up to `most`.
+-- line, right before the task at its head: `each` of both are looked at, of up to `companies` companies and lines that
+-- have had work lately. What a company did beyond that is left out.
+-- Lives on tasks_pkey, lines_pkey, pending_tasks_pkey and rollups_seconds_starts_at_idx; what workers hold is read whole,
+-- up to `most`.
 with active as materialized (
     select a.company_id
     from (
@@ -15,24 +15,30 @@ with active as materialized (
         where r.seconds = 10 and r.starts_at > clock_timestamp() - interval '1 min' and r.lane = 'tasks'
     ) a
     limit %(companies)s
+), head as materialized (
+    select l.company_id, h.task_id
+    from (
+        select l.company_id, l.queue from active a join lines l on l.company_id = a.company_id limit %(companies)s
+    ) l
+    cross join lateral (
+        select p.task_id from pending_tasks p where p.queue = l.queue and p.company_id = l.company_id
+        order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1
+    ) h
 ), looked_at as (
     select t.*
     from active a
     cross join lateral (
-        (
-            select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
-            from tasks t where t.company_id = a.company_id
-            order by t.company_id desc, t.id desc limit %(each)s
-        )
-        union
-        (
-            select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
-            from tasks t
-            where t.company_id = a.company_id and t.id < (
-                select p.task_id from pending_tasks p where p.company_id = a.company_id
-                order by p.company_id, p.task_id limit 1)
-            order by t.company_id desc, t.id desc limit %(each)s
-        )
+        select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
+        from tasks t where t.company_id = a.company_id
+        order by t.company_id desc, t.id desc limit %(each)s
+    ) t
+    union
+    select t.*
+    from head h
+    cross join lateral (
+        select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
+        from tasks t where t.company_id = h.company_id and t.id < h.task_id
+        order by t.company_id desc, t.id desc limit %(each)s
     ) t
 )
 (
