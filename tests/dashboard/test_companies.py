@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from taketurns.brokers.postgres import PostgresBroker
@@ -10,7 +12,7 @@ from taketurns.companies.directory import Company
 from taketurns.engine.quota import Quotas
 from taketurns.engine.rate import Rate
 from taketurns.engine.task import NewTask, Outcome, Report
-from taketurns.history import board
+from taketurns.history import board, why
 from taketurns.history.rollups import Attempts
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
@@ -74,9 +76,21 @@ async def test_a_company_tells_what_holds_it_back(
     assert "Nothing holds it back" in (await browser.page("/companies/acme")).text
     await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
     page = await browser.page("/companies/acme")
-    assert "Its longest waiting task waits because no living worker serves the queue" in page.text
+    assert "Its next task waits because no living worker serves the queue" in page.text
     await directory.change(database, "acme", {"paused": True})
     assert "It is paused" in (await browser.page("/companies/acme")).text
+
+
+async def test_what_holds_a_company_back_is_told_of_the_task_whose_turn_it_is(
+    broker: PostgresBroker, database: Database, acme: Company
+) -> None:
+    await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(5)])
+    (first,) = await broker.claim(new_id(), queues=["default"], batch=1)
+    await broker.settle([Report(first, Outcome.RETRY, error="no", delay_seconds=0.001)])
+    assert (await broker.promote(at=datetime.now(UTC) + timedelta(seconds=5))).count == 1
+    reason = await why.of_company(database, acme.id)
+    assert reason is not None
+    assert reason.facts.tasks_ahead == 0
 
 
 async def test_a_company_is_paused_for_a_while_and_resumed(browser: Browser, database: Database, acme: Company) -> None:

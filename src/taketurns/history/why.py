@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Final, Literal
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, true
 
 from taketurns.engine import durations
 from taketurns.storage.database import Database
-from taketurns.storage.models import PendingTask
+from taketurns.storage.models import Line, PendingTask
 
 AHEAD_MOST: Final = 1_000
 LIVING: Final = timedelta(minutes=1)  # the slowest beat of a worker that can be set
@@ -88,15 +88,30 @@ async def read(database: Database, company_id: UUID, task_id: UUID, *, at: datet
 
 
 async def of_company(database: Database, company_id: UUID) -> Waiting | None:
-    """Why a company waits: what holds for the task that came first of those that may run; None when none waits."""
+    """Why a company waits: what holds for the task at the head of its lines that has been due longest, or, of one whose
+    lines all stand aside, for its first task; None when none waits. Raises Unavailable."""
+    head = (
+        select(PendingTask.task_id, PendingTask.run_after)
+        .where(PendingTask.queue == Line.queue, PendingTask.company_id == Line.company_id)
+        .order_by(
+            PendingTask.queue,
+            PendingTask.company_id,
+            PendingTask.priority,
+            PendingTask.run_after,
+            PendingTask.task_id,
+        )
+        .limit(1)
+        .lateral("head")
+    )
+    longest = select(head.c.task_id).select_from(Line).join(head, true()).where(Line.company_id == company_id)
     first = (
         select(PendingTask.task_id)
         .where(PendingTask.company_id == company_id)
         .order_by(PendingTask.company_id, PendingTask.task_id)
-        .limit(1)
     )
-    for (task_id,) in await database.fetch(first):
-        return await read(database, company_id, task_id)
+    for statement in (longest.order_by(head.c.run_after).limit(1), first.limit(1)):
+        for (task_id,) in await database.fetch(statement):
+            return await read(database, company_id, task_id)
     return None
 
 
