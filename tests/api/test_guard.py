@@ -492,6 +492,8 @@ async def test_a_service_that_asks_for_no_keys_may_be_held_to_loopback(
         answer = await client.get("/companies")
         assert answer.status_code == (200 if is_served else 403)
         assert is_served or answer.json()["code"] == "not_on_loopback"
+        for name in ("evil.example", "evil.example:8000", "localhost.evil.example"):
+            assert (await client.get("/companies", headers={"host": name})).status_code == 403
         assert (await client.get("/health")).status_code == 200
 
 

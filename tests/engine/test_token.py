@@ -97,3 +97,23 @@ def test_keys_are_trusted_from_https_and_this_machine(url: str, is_trustworthy: 
 @given(url=some.text())
 def test_any_text_is_trusted_or_not(url: str) -> None:
     assert addresses.is_trustworthy(url) in {True, False}
+
+
+@pytest.mark.parametrize(
+    ("reached", "named", "is_ours"),
+    [
+        ("127.0.0.1", "127.0.0.1:8000", True),
+        ("127.0.0.1", "localhost:8000", True),
+        ("::1", "[::1]:8000", True),
+        ("/run/taketurns.sock", "localhost", True),
+        (None, "", True),
+        ("127.0.0.1", "", True),
+        ("127.0.0.1", "evil.example", False),
+        ("127.0.0.1", "localhost,evil.example", False),
+        ("127.0.0.1", "[::1", False),
+        ("192.0.2.7", "localhost", False),
+        ("/run/taketurns.sock", "evil.example", False),
+    ],
+)
+def test_only_this_machine_comes_by_its_own_address_and_name(reached: str | None, named: str, is_ours: bool) -> None:
+    assert addresses.comes_from_this_machine(reached=reached, named=named) == is_ours

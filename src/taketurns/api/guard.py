@@ -9,7 +9,6 @@ this (403), a company that is not its own (404, without a look whether there is 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from taketurns.companies.access import CompanyPrincipal, OperatorPrincipal, Prin
 from taketurns.companies.errors import IdentityProviderUnavailable, InvalidKey, InvalidToken
 from taketurns.companies.keyring import KeyRing
 from taketurns.engine import key, rate
+from taketurns.engine.addresses import comes_from_this_machine
 from taketurns.engine.key import Role, Scope
 from taketurns.engine.rate import Rate
 from taketurns.storage.audit import Actor, ActorKind
@@ -105,7 +105,7 @@ class Guard:
     """How an API holds its callers to their keys, and to the `tokens` of an identity provider where there is one.
 
     Without `asks_for_keys` everybody may do everything; `on_loopback_only` then refuses whoever comes by another
-    address of this machine. A `metrics_token` is asked for all the same.
+    address or name of this machine. A `metrics_token` is asked for all the same.
 
     Of a company's rate of requests, each of so many `processes` lets its part pass. An address that came without a key
     that works as often as `wrong_keys` allows is served by keys only that are known here already. Rates are counted in
@@ -128,7 +128,7 @@ class Guard:
         if need.operator is None or (need.by_token and self._has_metrics_token(request.scope)):
             return
         if not self.asks_for_keys and not (need.by_token and self.metrics_token is not None):
-            if self.on_loopback_only and not _came_by_loopback(request.scope):
+            if self.on_loopback_only and not _is_from_this_machine(request.scope):
                 raise Problem(
                     problems.NOT_ON_LOOPBACK, "this service asks for no keys, and serves its own machine only"
                 )
@@ -272,10 +272,7 @@ def _refused(kind: problems.Kind, detail: str, need: Need) -> Problem:
     return Problem(kind, detail, headers={"www-authenticate": challenge})
 
 
-def _came_by_loopback(scope: AsgiScope) -> bool:
-    """Whether the address that the request came to is this machine's own; a socket file is."""
-    host = (scope.get("server") or ("", None))[0]
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return True
+def _is_from_this_machine(scope: AsgiScope) -> bool:
+    names = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    reached = (scope.get("server") or (None, None))[0]
+    return comes_from_this_machine(reached=reached, named=",".join(names))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from taketurns.dashboard import forms, rendering
 from taketurns.dashboard.forms import Form
 from taketurns.dashboard.parts import Parts, parts
 from taketurns.dashboard.refusals import NotSignedIn, Refusal
+from taketurns.engine.addresses import comes_from_this_machine
 from taketurns.engine.key import Role
 
 COOKIE: Final = "taketurns_session"
@@ -46,7 +46,6 @@ NAVIGATION: Final = (
 )
 """The pages of the menu: name, path, icon, and the key after `g`."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_LOOPBACK_NAMES: Final = frozenset({"localhost", ""})
 _LONGEST_NOTICE: Final = 400
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Response]])
@@ -250,21 +249,12 @@ def _not_ours() -> Refusal:
 
 
 def _refuse_strangers(request: Request) -> None:
-    """Where nobody is asked for a key, only this machine is let in, and only by a name of its own: a page elsewhere
-    could have its own name lead here. Raises Refusal."""
-    host = (request.scope.get("server") or ("", None))[0]
-    if not (_is_loopback(host) and _is_loopback(request.url.hostname or "")):
+    """Where nobody is asked for a key, only this machine is let in. Raises Refusal."""
+    reached = (request.scope.get("server") or (None, None))[0]
+    if not comes_from_this_machine(reached=reached, named=",".join(request.headers.getlist("host"))):
         raise Refusal(
             403,
             "This service is for its own machine",
             "It asks for no keys, so it answers at 127.0.0.1 and localhost only. TAKETURNS_AUTHENTICATION=on opens it"
             " to those who have a key.",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether this names the machine itself; a socket file is of it, too."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in _LOOPBACK_NAMES or host.startswith("/")

@@ -22,3 +22,14 @@ def is_trustworthy(url: str) -> bool:
     except ValueError:
         return False
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host or "")))
+
+
+def comes_from_this_machine(*, reached: str | None, named: str) -> bool:
+    """Whether a request came to an address of this machine's own, and by a name of its own: a page elsewhere can have
+    its own name lead here. `reached` is the address, a socket file or nothing; `named` is the Host header."""
+    try:
+        host = urlsplit(f"//{named}").hostname or ""
+    except ValueError:
+        return False
+    is_socket = not reached or reached.startswith("/")
+    return (is_socket or is_loopback(reached or "")) and (not host or is_loopback(host))
