@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,7 +18,8 @@ from taketurns.companies.following import as_told
 from taketurns.companies.keys import Stamp
 from taketurns.engine import schedule
 from taketurns.engine.quota import Quotas
-from taketurns.engine.task import NewTask, Outcome, Report, Unique
+from taketurns.engine.task import NewTask, Outcome, Report, Status, Unique
+from taketurns.history.tasks import Filter
 from taketurns.operations import ledger
 from taketurns.operations.ledger import Kind, NewOperation
 from taketurns.schedules import timetable
@@ -26,6 +28,7 @@ from taketurns.storage.audit import Actor, ActorKind
 from taketurns.storage.database import Database, call
 from tests.brokers.redis.cell import RedisCell
 from tests.companies.test_directory import claim, rows_of
+from tests.waiting import PATIENCE
 
 TASK = NewTask(type="work", payload="{}")
 LATER = NewTask(type="work", payload="{}", delay_seconds=60)
@@ -170,6 +173,55 @@ async def test_two_that_go_on_with_a_deletion_leave_nothing_together(
     async with asyncio.timeout(30):
         await asyncio.gather(go_on(), go_on())
     assert set(await rows_of(database, company_id)) == STAYS
+
+
+@pytest.mark.parametrize("under_way", ["reschedule", "delete_task", "note_matches"])
+async def test_what_was_under_way_when_a_company_went_leaves_nothing_of_it(
+    database: Database, broker: PostgresBroker, under_way: str
+) -> None:
+    """Each of these holds a row until it ends, and has written to a table that is emptied before that row's."""
+    company = await directory.create(database, name="Acme", slug="acme", quotas=Quotas(hour=100))
+    ended, waiting = await broker.enqueue("acme", [TASK, TASK])
+    (claimed,) = await broker.claim(uuid4(), queues=["default"], batch=1)
+    assert claimed.task_id == ended.task_id
+    await broker.settle([Report(claimed, Outcome.COMPLETED)])
+    operation, _ = await ledger.create(
+        database, "acme", NewOperation(kind=Kind.RETRY, wanted=Filter(statuses=frozenset({Status.FAILED})))
+    )
+    now = datetime.now(UTC)
+    arguments: dict[str, tuple[object, ...]] = {
+        "reschedule": ("acme", waiting.task_id, now + timedelta(days=1)),
+        "delete_task": ("acme", ended.task_id),
+        "note_matches": (company.id, operation.id, None, None, [ended.task_id, waiting.task_id], now),
+    }
+    async with database.transaction() as connection:
+        await call(connection, database.schema, under_way, *arguments[under_way])
+        deleting = asyncio.create_task(directory.delete(database, "acme", is_forced=True))
+        await eventually_waiting(database)
+    assert await deleting
+    assert await rows_of(database, company.id) == {}
+
+
+async def test_a_row_that_was_changed_while_it_was_waited_for_is_forgotten_too(database: Database) -> None:
+    company = await directory.create(database, name="Acme", slug="acme")
+    operation, _ = await ledger.create(
+        database, "acme", NewOperation(kind=Kind.RETRY, wanted=Filter(statuses=frozenset({Status.FAILED})))
+    )
+    await delete_without_forgetting(database, company.id)
+    async with database.transaction() as connection:
+        await call(connection, database.schema, "end_step", company.id, operation.id, datetime.now(UTC), 1)
+        forgetting = asyncio.create_task(deletion.forget(database, company.id))
+        await eventually_waiting(database)
+    assert await forgetting
+    assert await rows_of(database, company.id) == {}
+
+
+async def eventually_waiting(database: Database) -> None:
+    """Until somebody in this database waits for another one's lock."""
+    async with database.connection() as connection, asyncio.timeout(PATIENCE):
+        waiting = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        while not (await connection.execute(waiting)).rowcount:
+            pass
 
 
 async def test_no_key_of_a_deleted_company_s_jobs_is_left(

@@ -37,14 +37,22 @@ TABLES: Final = (
 
 
 async def forget(database: Database, company_id: UUID, *, seconds: float = STEP_SECONDS, most: int = MOST) -> bool:
-    """Forget what a deleted company left, for so long; whether nothing is left, or somebody else is at it."""
+    """Forget what a deleted company left, for so long; whether nothing is left, or somebody else is at it.
+
+    Who changes a row that is waited for here may have written to a table that was empty before. So it is over only when
+    all of them were found empty, one after the other.
+    """
     until = time.monotonic() + seconds
-    for table in TABLES:
-        while forgotten := await _forget_some(database, company_id, table, most):
-            if time.monotonic() >= until:
-                return False
-        if forgotten is None:
-            return True
+    is_empty = False
+    while not is_empty:
+        is_empty = True
+        for table in TABLES:
+            while forgotten := await _forget_some(database, company_id, table, most):
+                is_empty = False
+                if time.monotonic() >= until:
+                    return False
+            if forgotten is None:
+                return True
     async with database.transaction() as connection:
         if await _take(connection, database.schema, company_id):
             ended = sql.SQL("delete from {} where company_id = %s").format(sql.Identifier(database.schema, "deletions"))
@@ -72,17 +80,23 @@ class Forgetting:
 
 
 async def _forget_some(database: Database, company_id: UUID, table: str, most: int) -> int | None:
-    """Delete some of a company's rows; how many, or None when somebody else is at it."""
+    """Delete some of a company's rows; how many were found, or None when somebody else is at it.
+
+    One that was changed while it was waited for is found, but deleted only by who sees it as it is by then.
+    """
     some = sql.SQL(
-        "delete from {table} where ctid = any (array("
-        "select ctid from {table} where company_id = %(company)s limit %(most)s for update))"
+        "with found as materialized ("
+        "select ctid from {table} where company_id = %(company)s limit %(most)s for update)"
+        ", deleted as (delete from {table} where ctid = any (array(select f.ctid from found f)))"
+        " select count(*) from found"
     ).format(table=sql.Identifier(database.schema, table))
     async with database.transaction() as connection:
         if not await _take(connection, database.schema, company_id):
             return None
         await connection.execute("select set_config('enable_seqscan', 'off', true)")
         cursor = await connection.execute(some, {"company": company_id, "most": most})
-        return cursor.rowcount
+        ((found,),) = await cursor.fetchall()
+        return int(found)
 
 
 async def _take(connection: AsyncConnection[Row], schema: str, company_id: UUID) -> bool:
