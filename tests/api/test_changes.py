@@ -92,6 +92,7 @@ async def test_an_operation_is_aborted(client: AsyncClient, acme: Company, broke
         ({"kind": "cancel", "taskIds": [str(uuid4())], "filter": {"status": ["pending"]}}, ""),
         ({"kind": "reschedule", "filter": {"status": ["pending"]}}, ""),
         ({"kind": "cancel", "filter": {"status": ["pending"]}, "rate": 0}, "/rate"),
+        ({"kind": "cancel", "filter": {"status": ["pending"]}, "rate": 1e-300}, "/rate"),
         ({"kind": "explode", "filter": {"status": ["pending"]}}, "/kind"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -373,3 +374,19 @@ async def test_a_compressed_body_is_refused_as_such(client: AsyncClient, acme: C
     )
     assert answer.status_code == 415
     assert "Content-Encoding" in answer.json()["detail"]
+
+
+@pytest.mark.usefixtures("acme")
+async def test_no_parameter_of_any_list_takes_a_character_that_the_database_refuses(client: AsyncClient) -> None:
+    """Fault 004, in whatever is asked for by text."""
+    document = (await client.get("/openapi.json")).json()
+    asked = []
+    for path, operations in document["paths"].items():
+        for parameter in operations.get("get", {}).get("parameters", ()):
+            if parameter["in"] == "query":
+                address = re.sub(r"{(?!companyId)\w+}", str(UUID(int=0)), path).format(companyId="acme")
+                asked.append((address, parameter["name"]))
+    assert ("/companies/acme/failures", "after") in asked
+    for address, name in asked:
+        answer = await client.get(f"{address}?{name}=a%00b")
+        assert answer.status_code in {400, 404, 422}, (address, name, answer.text)

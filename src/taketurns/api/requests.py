@@ -61,6 +61,9 @@ TypeName = Annotated[
 ]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=limits.TAG_LENGTH, pattern=f"^{registry.TAG.pattern}$")]
 ErrorFingerprint = Annotated[str, StringConstraints(pattern="^[0-9a-f]{16}$")]
+FailureId = Annotated[
+    str, StringConstraints(max_length=limits.TYPE_LENGTH + 17, pattern=f"^{registry.TYPE_NAME.pattern}~[0-9a-f]{{16}}$")
+]
 QueueName = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.QUEUE_LENGTH, pattern=f"^{registry.QUEUE_NAME.pattern}$")
 ]
@@ -526,7 +529,7 @@ class CreateOperation(Body):
     ] = Field(None, alias="taskIds", description="These tasks. Not together with filter.")
     filter: Omittable[OperationFilter] = Field(None, description="The tasks that it names. Not together with taskIds.")
     run_after: Omittable[Moment] = Field(None, alias="runAfter", description="For reschedule: not before this time.")
-    rate: Omittable[Annotated[float, Field(gt=0, le=limits.OPERATION_RATE_MAX)]] = Field(
+    rate: Omittable[Annotated[float, Field(ge=limits.OPERATION_RATE_MIN, le=limits.OPERATION_RATE_MAX)]] = Field(
         None, description="Most tasks to change in a second."
     )
     dry_run: bool = Field(False, alias="dryRun", description="Change nothing and tell how many tasks there are.")
@@ -546,9 +549,7 @@ class FailureQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: int = Field(limits.PAGE_DEFAULT, ge=1, le=limits.PAGE_MAX)
-    after: Omittable[str] = Field(
-        None, max_length=limits.TYPE_LENGTH + 20, description="The `id` of the last group of the page before."
-    )
+    after: Omittable[FailureId] = Field(None, description="The `id` of the last group of the page before.")
 
 
 class ProcessTasks(Body):
