@@ -241,6 +241,19 @@ async def test_a_rotation_without_overlap_ends_the_old_key_and_a_second_one_is_r
         await keys.rotate(database, "acme", old.key.id, stamp=STAMP)
 
 
+@pytest.mark.parametrize("life", [None, timedelta(days=90)])
+async def test_a_key_that_is_rotated_again_gives_one_that_lives_as_long(
+    database: Database, acme: Company, life: timedelta | None
+) -> None:
+    """As somebody does who did not get the answer to the first rotation."""
+    old = await make(database, expires=life)
+    for _ in range(2):
+        new = await keys.rotate(database, "acme", old.key.id, stamp=STAMP, overlap=timedelta(hours=1))
+        assert new is not None
+        lives = new.key.expires_at and new.key.expires_at - new.key.created_at
+        assert lives == (life and pytest.approx(life, abs=timedelta(seconds=1)))
+
+
 async def test_an_overlap_does_not_lengthen_a_life(database: Database, acme: Company) -> None:
     old = await make(database, expires=timedelta(minutes=1))
     await keys.rotate(database, "acme", old.key.id, stamp=STAMP, overlap=timedelta(days=1))

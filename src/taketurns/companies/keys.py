@@ -117,8 +117,8 @@ async def create_for_company(
     """
     async with database.transaction() as connection:
         company_id = await _shared(connection, database.schema, company)
-        values = {"company_id": company_id, "scopes": list(scopes), "name": name, "expires_at": _moment(expires)}
-        made = await _make(connection, database.schema, stamp, values)
+        values = {"company_id": company_id, "scopes": list(scopes), "name": name}
+        made = await _make(connection, database.schema, stamp, values, expires)
         await _note(connection, database.schema, by, Action.CREATE_KEY, made.key)
     return made
 
@@ -134,8 +134,8 @@ async def create_for_operator(
 ) -> Made:
     """Make an operator's key, that works until then or for so long. Raises InvalidOption as above."""
     async with database.transaction() as connection:
-        values = {"role": role.value, "name": name, "expires_at": _moment(expires)}
-        made = await _make(connection, database.schema, stamp, values)
+        values = {"role": role.value, "name": name}
+        made = await _make(connection, database.schema, stamp, values, expires)
         await _note(connection, database.schema, by, Action.CREATE_OPERATOR_KEY, made.key)
     return made
 
@@ -179,12 +179,12 @@ async def rotate(
     async with database.transaction() as connection:
         if company is not None:
             await _shared(connection, database.schema, company)
-        statement = select(*_COLUMNS).where(*_is(company, key_id)).with_for_update()
-        for row in await fetch(connection, database.schema, statement):
-            former = _key(row)
-            break
-        else:
+        statement = select(*_COLUMNS, ApiKeyTable.made_until).where(*_is(company, key_id)).with_for_update()
+        rows = await fetch(connection, database.schema, statement)
+        if not rows:
             return None
+        *shown, made_until = rows[0]
+        former = _key(tuple(shown))
         if not former.is_active:
             raise KeyNotActive(former.name)
         shortened = (
@@ -193,16 +193,15 @@ async def rotate(
             .values(expires_at=func.least(ApiKeyTable.expires_at, _moment(overlap)))
         )
         await fetch(connection, database.schema, shortened)
-        lifetime = None if former.expires_at is None else former.expires_at - former.created_at
+        lifetime = None if made_until is None else made_until - former.created_at
         values = {
             "company_id": former.company_id,
             "role": None if former.role is None else former.role.value,
             "scopes": list(former.scopes),
             "name": former.name,
             "replaces": former.id,
-            "expires_at": _moment(lifetime),
         }
-        made = await _make(connection, database.schema, stamp, values)
+        made = await _make(connection, database.schema, stamp, values, lifetime)
         action = Action.ROTATE_OPERATOR_KEY if company is None else Action.ROTATE_KEY
         await _note(connection, database.schema, by, action, made.key)
     return made
@@ -227,10 +226,17 @@ async def revoke(
     return await find(database, company, key_id)
 
 
-async def _make(connection: AsyncConnection[Row], schema: str, stamp: Stamp, values: dict[str, Any]) -> Made:
+async def _make(
+    connection: AsyncConnection[Row],
+    schema: str,
+    stamp: Stamp,
+    values: dict[str, Any],
+    expires: datetime | timedelta | None,
+) -> Made:
     key = form.make(stamp.environment, new_id())
     known = {"id": key.id, "environment": key.environment, "last_four": key.last_four, "digest": stamp.digest(key)}
-    (row,) = await fetch(connection, schema, insert(ApiKeyTable).values(known | values).returning(*_COLUMNS))
+    until = {"made_until": _moment(expires), "expires_at": _moment(expires)}
+    (row,) = await fetch(connection, schema, insert(ApiKeyTable).values(known | values | until).returning(*_COLUMNS))
     made = Made(key.text, _key(row))
     if not made.key.is_active:
         raise InvalidOption("expires_at", "must be a time to come")

@@ -622,7 +622,8 @@ class JobReservation(Base):
 class ApiKey(Base):
     """A key of a company, with scopes, or of an operator, with a role. The key itself is not stored: see engine/key.py.
 
-    `replaces` is the key that this one was made from by rotation.
+    `replaces` is the key that this one was made from by rotation, which cuts `expires_at` of that one short, and not
+    `made_until`.
     """
 
     __tablename__ = "api_keys"
@@ -643,6 +644,7 @@ class ApiKey(Base):
     digest: Mapped[bytes] = mapped_column(LargeBinary)
     replaces: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    made_until: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
