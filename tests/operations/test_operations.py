@@ -17,6 +17,7 @@ from taketurns.history.tasks import Filter
 from taketurns.operations import carrying, ledger
 from taketurns.operations.carrying import Carrying
 from taketurns.operations.ledger import Kind, NewOperation, Operation, Stage
+from taketurns.storage.audit import Actor, ActorKind
 from taketurns.storage.database import Database
 from tests.brokers.cell import reports
 from tests.brokers.postgres.cell import PostgresCell
@@ -216,11 +217,13 @@ async def test_an_abort_leaves_the_rest(cell: PostgresCell, monkeypatch: pytest.
     carrier = duty(cell)
     while (await stands(cell, operation)).done < 4:
         await carrier.step()
-    assert await ledger.abort(cell.broker.database, "acme", operation.id)
+    ada = Actor(kind=ActorKind.OPERATOR, name="ada")
+    assert await ledger.abort(cell.broker.database, "acme", operation.id, by=ada)
     over = await carry_on(cell, operation)
     assert (over.stage, over.done) == (Stage.ABORTED, 4)
     assert cell.standing() == {Status.CANCELLED: 4, Status.PENDING: 16}
-    assert await ledger.abort(cell.broker.database, "acme", operation.id)
+    assert await ledger.abort(cell.broker.database, "acme", operation.id, by=ada)
+    assert cell.rows("select action from audit_entries") == [("abortOperation",)], "what is over is not ended again"
     assert not await ledger.abort(cell.broker.database, "acme", uuid4())
 
 

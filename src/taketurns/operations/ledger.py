@@ -262,11 +262,12 @@ async def abort(
     """End an operation early: what was changed stays so. None when the company has none of this id."""
     bound = database.of(company)
     async with bound.transaction() as connection:
-        await call(connection, bound.schema, "abort_operation", str(company), operation_id)
+        ((is_ended,),) = await call(connection, bound.schema, "abort_operation", str(company), operation_id)
         for row in await fetch(connection, bound.schema, _of_id(company, operation_id)):
             aborted = _operation(row)
-            action = Action.ABORT_OPERATION
-            await audit.write(connection, bound.schema, by, action, target=aborted.id, company_id=aborted.company_id)
+            if is_ended:
+                action, of = Action.ABORT_OPERATION, aborted.company_id
+                await audit.write(connection, bound.schema, by, action, target=aborted.id, company_id=of)
             return aborted
     return None
 

@@ -224,7 +224,7 @@ begin
 end
 $$;
 
--- End an operation early; what was changed stays so. False when the company has no such operation.
+-- End an operation early; what was changed stays so. False when it is over or ended already, or there is none.
 create or replace function abort_operation(of_company text, operation uuid, at timestamptz default null) returns boolean
 language plpgsql volatile
 set search_path from current
@@ -232,10 +232,8 @@ set enable_seqscan = off
 as $$
 begin
     update operations o
-    set aborted_at = coalesce(o.aborted_at, at, clock_timestamp()),
-        next_step_at = least(o.next_step_at, coalesce(at, clock_timestamp()))
-    where o.company_id = company_id(of_company) and o.id = operation and o.finished_at is null;
-    return found or exists (
-        select from operations o where o.company_id = company_id(of_company) and o.id = operation);
+    set aborted_at = coalesce(at, clock_timestamp()), next_step_at = least(o.next_step_at, coalesce(at, clock_timestamp()))
+    where o.company_id = company_id(of_company) and o.id = operation and o.finished_at is null and o.aborted_at is null;
+    return found;
 end
 $$;
