@@ -171,6 +171,7 @@ def test_every_command_that_changes_something_is_in_the_audit(database_url: str)
         for named in (["acme"], ["acme", "--type", "mail"], ["acme", "--queue", "bulk"], ["--queue", "bulk"]):
             change("pause", *named)
             change("resume", *named)
+        change("retention", "acme", "--failed", "90d")
         operation = change("operations", "create", "acme", "cancel", "--status", "pending")
         change("operations", "abort", "acme", operation)
 
@@ -181,10 +182,20 @@ def test_every_command_that_changes_something_is_in_the_audit(database_url: str)
         *[("putPause", True), ("liftPause", True)] * 2,
         ("putPause", False),
         ("liftPause", False),
+        ("changeCompany", True),
         ("createOperation", True),
         ("abortOperation", True),
     ]
-    walked = {"keys create", "keys rotate", "keys revoke", "pause", "resume", "operations create", "operations abort"}
+    walked = {
+        "keys create",
+        "keys rotate",
+        "keys revoke",
+        "pause",
+        "resume",
+        "operations create",
+        "operations abort",
+        "retention",
+    }
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     assert set(commands(group)) == CHANGE_NOTHING | walked

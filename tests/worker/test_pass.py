@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from taketurns.engine.errors import Fail, Retry, Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask, PassReport
 from taketurns.storage.database import Database
+from taketurns.storage.ids import id_at
 from taketurns.worker import run_pass
 from tests.waiting import PATIENCE, eventually
 from tests.worker.house import House
@@ -229,8 +231,9 @@ async def test_a_pass_keeps_the_house(house: House, registry: Registry) -> None:
     async def work() -> None: ...
 
     registry.add(work)
-    (old,) = await house.add("work")
-    await a_pass(house, registry)
+    long_ago = datetime.now(UTC) - timedelta(days=8)
+    (old,) = await house.add_tasks([NewTask(type="work", payload="{}", task_id=id_at(long_ago))])
+    await run_pass(broker=house.broker, registry=registry, keeps_house=False)
     house.execute("update taketurns.tasks set finished_at = finished_at - interval '8 days'")
     (lost,) = await house.add("work")
     house.execute("delete from taketurns.turns")

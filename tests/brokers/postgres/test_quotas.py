@@ -410,7 +410,7 @@ async def test_what_ends_waits_for_no_submitter(cell: PostgresCell, acme: UUID) 
         cell.finish_all_as("failed", running[:2])
         cell.rows("select rescue(%s, null, 0)", WORKER)
         cell.rows("select cancel('acme', %s)", waiting[0])
-        cell.rows("select prune('0 s', '0 s', 100)")
+        cell.rows("select prune('0 s', '0 s', '0 s', 100)")
         cell.rows("select tally(100), audit_quotas(null, 100), prune_quotas(100)")
         assert used(cell) == 1
         cell.connection.execute("reset lock_timeout")
