@@ -159,31 +159,35 @@ begin
     holders_before := holders;
 
     -- Lines that have rested come back to where they were; over dead rows, to where the walk begins at the latest.
-    with rested as materialized (
-        select l.ctid as row_id, l.company_id, l.queue, l.rests_place
-        from lines l
-        where l.rests_until >= due_from and l.rests_until <= moment
-        order by l.rests_until limit may_return
-        for update skip locked
-    ), freed as materialized (
-        select l.ctid as row_id, l.company_id, l.queue, l.rests_place
-        from lines l
-        left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = l.company_id
-        where l.full_since >= full_from and coalesce(h.hands, 0) < l.rests_below
-        for update of l skip locked
-    ), back as materialized (
-        select * from rested union all select * from freed
-    ), returned as (
-        update turns t
-        set queue = b.queue,
-            place = case when is_over_dead_rows then greatest(t.place, (
-                select r.lowest_turn from rotations r where r.queue = b.queue order by r.place desc limit 1))
-                else t.place end
-        from back b
-        where t.queue = '!' || b.queue and t.place = b.rests_place and t.company_id = b.company_id
-    )
-    update lines l set rests_place = null, rests_until = null, full_since = null, rests_below = null
-    from back b where l.ctid = b.row_id;
+    if exists (select from lines l where l.rests_until >= due_from and l.rests_until <= moment)
+        or exists (select from lines l where l.full_since >= full_from)
+    then
+        with rested as materialized (
+            select l.ctid as row_id, l.company_id, l.queue, l.rests_place
+            from lines l
+            where l.rests_until >= due_from and l.rests_until <= moment
+            order by l.rests_until limit may_return
+            for update skip locked
+        ), freed as materialized (
+            select l.ctid as row_id, l.company_id, l.queue, l.rests_place
+            from lines l
+            left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = l.company_id
+            where l.full_since >= full_from and coalesce(h.hands, 0) < l.rests_below
+            for update of l skip locked
+        ), back as materialized (
+            select * from rested union all select * from freed
+        ), returned as (
+            update turns t
+            set queue = b.queue,
+                place = case when is_over_dead_rows then greatest(t.place, (
+                    select r.lowest_turn from rotations r where r.queue = b.queue order by r.place desc limit 1))
+                    else t.place end
+            from back b
+            where t.queue = '!' || b.queue and t.place = b.rests_place and t.company_id = b.company_id
+        )
+        update lines l set rests_place = null, rests_until = null, full_since = null, rests_below = null
+        from back b where l.ctid = b.row_id;
+    end if;
 
     foreach lifted in array array[false, true] loop
         foreach line in array in_queues loop
@@ -459,19 +463,23 @@ begin
                 taken_tasks := taken_tasks || pass_tasks;
                 free := free - cardinality(pass_tasks);
                 passed_over := 0;
-                look := least(64, case when pass_tasks = '{}' then look * 2
-                    else ceil((select sum(c) from unnest(chosen_turns) c)::numeric / cardinality(pass_tasks)) end);
-                select array_agg(h.company_id), array_agg(h.hands), array_agg(h.started)
-                into holders, holdings, started
-                from (
-                    select h.company_id, sum(h.hands)::integer as hands, sum(h.started)::integer as started
+                if free > 0 then
+                    look := least(64, case when pass_tasks = '{}' then look * 2
+                        else ceil((select sum(c) from unnest(chosen_turns) c)::numeric / cardinality(pass_tasks)) end);
+                end if;
+                if free > 0 or any_is_rated then
+                    select array_agg(h.company_id), array_agg(h.hands), array_agg(h.started)
+                    into holders, holdings, started
                     from (
-                        select * from unnest(holders, holdings, started)
-                        union all
-                        select c.company_id, 1, 1 from unnest(pass_companies) as c(company_id)
-                    ) as h(company_id, hands, started)
-                    group by h.company_id
-                ) h;
+                        select h.company_id, sum(h.hands)::integer as hands, sum(h.started)::integer as started
+                        from (
+                            select * from unnest(holders, holdings, started)
+                            union all
+                            select c.company_id, 1, 1 from unnest(pass_companies) as c(company_id)
+                        ) as h(company_id, hands, started)
+                        group by h.company_id
+                    ) h;
+                end if;
 
                 -- Who has no work, or may not have it done, keeps its place until the rotation has passed it, and
                 -- then leaves the walk; see company_lock.
@@ -550,7 +558,8 @@ begin
     if taken_tasks <> '{}' and (is_over_dead_rows or not looked_lately) then
         perform look(moment, is_over_dead_rows, oldest_claim);
     end if;
-    if taken_tasks <> '{}' then
+    perform from watches w where w.until > clock_timestamp() order by w.until desc limit 1;
+    if found then
         perform tell_moves(taken_companies, taken_tasks);
     end if;
 
