@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
-TESTERS ?= auto
+# Half as many again as there are cores: tests wait a good deal.
+TESTERS ?= $(shell $(PYTHON) -c 'import os; print(3 * os.cpu_count() // 2)')
 TESTS ?=
 UPGRADE ?=
 SMALL ?=

@@ -26,10 +26,12 @@ def is_trustworthy(url: str) -> bool:
 
 def comes_from_this_machine(*, reached: str | None, named: str) -> bool:
     """Whether a request came to an address of this machine's own, and by a name of its own: a page elsewhere can have
-    its own name lead here. `reached` is the address, a socket file or nothing; `named` is the Host header."""
+    its own name lead here. `reached` is the address, `named` the Host header. No page reaches a socket file, whose path
+    or nothing is `reached` then."""
+    if not reached or reached.startswith("/"):
+        return True
     try:
-        host = urlsplit(f"//{named}").hostname or ""
+        host = urlsplit(f"//{named}").hostname
     except ValueError:
         return False
-    is_socket = not reached or reached.startswith("/")
-    return (is_socket or is_loopback(reached or "")) and (not host or is_loopback(host))
+    return is_loopback(reached) and (not host or is_loopback(host))
