@@ -1,4 +1,4 @@
-"""A fresh database for companies, and a broker of their tasks."""
+"""A fresh database for companies, a broker of their tasks, one company, and a clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.companies import directory
+from taketurns.companies.directory import Company
 from taketurns.storage.database import Database
+from tests.companies.clock import Clock
 
 
 @pytest.fixture
@@ -23,3 +26,13 @@ async def broker(database: Database) -> AsyncIterator[PostgresBroker]:
     broker = PostgresBroker(database)
     yield broker
     await broker.notifier.flush()
+
+
+@pytest.fixture
+async def acme(database: Database) -> Company:
+    return await directory.create(database, name="Acme", slug="acme")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

@@ -24,30 +24,11 @@ from taketurns.settings import Settings
 from taketurns.storage.audit import Action, Actor, ActorKind
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
+from tests.companies.clock import Clock
 from tests.waiting import eventually
 
 STAMP = Stamp("test", (b"pepper pepper pepper",))
 ADA = Actor(kind=ActorKind.COMMAND, name="ada", address="desk")
-
-
-class Clock:
-    """The time of a process, as a test has it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-async def acme(database: Database) -> Company:
-    return await directory.create(database, name="Acme", slug="acme")
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

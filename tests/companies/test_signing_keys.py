@@ -13,18 +13,9 @@ from taketurns.companies import signing_keys
 from taketurns.companies.errors import IdentityProviderUnavailable
 from taketurns.companies.signing_keys import KEPT_SECONDS, LIFETIME_SECONDS, PAUSE_SECONDS, SigningKeys
 from taketurns.engine import token
+from tests.companies.clock import Clock
 from tests.identity import DISCOVERY, KEYS, IdentityProvider, public_jwk
 from tests.waiting import PATIENCE, eventually
-
-
-class Clock:
-    """The time of a process, as a test has it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -32,11 +23,6 @@ def provider() -> Iterator[IdentityProvider]:
     provider = IdentityProvider()
     yield provider
     provider.stop()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -26,24 +26,10 @@ from taketurns.engine.errors import Unavailable
 from taketurns.engine.key import Role, Scope
 from taketurns.engine.token import ClaimNames
 from taketurns.storage.database import Database
+from tests.companies.clock import Clock
 from tests.identity import AUDIENCE, IdentityProvider, private_key, public_jwk
 
 ALGORITHMS = ["RS256", "ES256"]
-
-
-class Clock:
-    """The time of a process, as a test has it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-async def acme(database: Database) -> Company:
-    return await directory.create(database, name="Acme", slug="acme")
 
 
 @pytest.fixture
@@ -52,11 +38,6 @@ def provider() -> Iterator[IdentityProvider]:
     provider.keys += [public_jwk("curve", "ES256"), public_jwk("longer", "ES384")]
     yield provider
     provider.stop()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
