@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any, Self
 from uuid import UUID
@@ -127,6 +127,20 @@ class RedisCell:
 
     def remove_lease(self, worker_id: UUID) -> None:
         self.run("remove_lease", str(worker_id))
+
+    def now(self) -> datetime:
+        seconds, rest = self.client.time()
+        return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=rest)
+
+    def let_pass(self, time: timedelta) -> None:
+        """Make what counts with the server's clock this much older: what was started, and when rests are over."""
+        passed = time // timedelta(microseconds=1)
+        for company in self._slugs:
+            if self.client.exists(self.key("bucket", company)):
+                self.client.hincrby(self.key("bucket", company), "at", -passed)
+        for company, until in self.client.zrange(self.key("rests"), 0, -1, withscores=True):
+            if until < float("inf"):
+                self.client.zincrby(self.key("rests"), -passed, company)
 
     def slug_of(self, company_id: UUID) -> str:
         return self._slugs[company_id]

@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -80,12 +80,11 @@ async def test_the_claim_takes_the_turns_of_the_rule(
         cell.add_company(name, **options)
         cell.set_rate(name, rate)
     running: list[ClaimedTask] = []
-    now = datetime.now(UTC) + timedelta(minutes=1)
     for batch, pause in steps:
-        now += timedelta(microseconds=pause)
         await _disturb(cell, names, chance)
+        cell.let_pass(timedelta(microseconds=pause))
         queues = chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]])
-        running += await claim_as_told(cell, batch, queues, now)
+        running += await claim_as_told(cell, batch, queues, cell.now())
         ended = [task for task in running if chance.random() < 0.5]
         await cell.broker.settle(reports(ended))
         running = [task for task in running if task not in ended]
