@@ -26,7 +26,7 @@ from taketurns.brokers.redis.server import Server
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
 from taketurns.companies.quotas import JobRefunds
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import BeingDeleted, Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report, Status
 from taketurns.storage.database import Database
@@ -203,10 +203,79 @@ async def test_a_company_is_as_its_latest_change_says(client: AsyncClient, jobs:
     await finish(jobs)
 
 
-async def test_a_company_that_is_gone_has_no_jobs(client: AsyncClient, jobs: RedisBroker, acme: Company) -> None:
+@pytest.mark.parametrize("open_as", ["scheduled", "pending", "processing"])
+async def test_a_company_with_open_jobs_is_not_deleted_unless_by_force(
+    client: AsyncClient, jobs: RedisBroker, acme: Company, open_as: str
+) -> None:
     job_id = await create(client)
+    if open_as == "processing":
+        await claim(jobs)
+    elif open_as == "scheduled":
+        await client.post(f"{JOBS}/{job_id}/cancel")
+        job_id = (await client.post(JOBS, json=JOB | {"delaySeconds": 60})).json()["jobId"]
+    refused = await client.delete("/companies/acme")
+    assert (refused.status_code, refused.json()["code"]) == (409, "company_has_open_tasks")
+    assert "jobs" in refused.json()["detail"]
+    assert (await client.get(f"{JOBS}/{job_id}")).json()["status"] == open_as
+    await create(client)
+    assert (await client.delete("/companies/acme?force=true")).status_code == 204
+    assert await jobs.job(acme.id, UUID(job_id)) is None
+
+
+async def test_a_company_whose_jobs_have_ended_is_deleted_with_them(
+    client: AsyncClient, jobs: RedisBroker, acme: Company
+) -> None:
+    job_id = await create(client)
+    await finish(jobs)
     assert (await client.delete("/companies/acme")).status_code == 204
     assert await jobs.job(acme.id, UUID(job_id)) is None
+
+
+async def test_a_deletion_that_is_refused_for_tasks_keeps_taking_jobs(client: AsyncClient, jobs: RedisBroker) -> None:
+    job_id = await create(client)
+    await finish(jobs)
+    await client.post("/companies/acme/tasks", json=JOB)
+    assert (await client.delete("/companies/acme")).status_code == 409
+    assert (await client.get(f"{JOBS}/{job_id}")).json()["status"] == "completed"
+    await create(client)
+
+
+async def test_no_job_comes_in_while_its_company_is_deleted(
+    client: AsyncClient, database: Database, jobs: RedisBroker, acme: Company
+) -> None:
+    """The deletion waits for its turn in the database, when it has looked for jobs already."""
+    job_id = await create(client)
+    await finish(jobs)
+    async with database.transaction() as connection:
+        await connection.execute(
+            f"select pg_advisory_xact_lock({database.schema}.company_lock(%s))".encode(), (acme.id,)
+        )
+        deleting = asyncio.create_task(client.delete("/companies/acme"))
+        async with asyncio.timeout(PATIENCE):
+            while await jobs.server.command("EXISTS", jobs.server.key("closed", acme.id)) == 0:
+                pass
+        refused = await client.post(JOBS, json=JOB)
+        assert (refused.status_code, refused.json()["code"]) == (503, "being_deleted")
+        with pytest.raises(BeingDeleted):
+            await jobs.retry("acme", UUID(job_id))
+    assert (await deleting).status_code == 204
+    assert (await client.post(JOBS, json=JOB)).status_code == 404
+
+
+async def test_a_company_is_created_with_jobs_or_deleted_but_never_both(
+    client: AsyncClient, jobs: RedisBroker, acme: Company
+) -> None:
+    """Whoever was told that a job was created finds it, for the deletion was refused."""
+    answers = await asyncio.gather(
+        *(client.post(JOBS, json=JOB) for _ in range(8)),
+        client.delete("/companies/acme"),
+        *(client.post(JOBS, json=JOB) for _ in range(8)),
+    )
+    created = [answer.json()["jobId"] for answer in answers if answer.status_code == 201]
+    is_deleted = any(answer.status_code == 204 for answer in answers)
+    assert is_deleted != bool(created)
+    for job_id in created:
+        assert await jobs.job(acme.id, UUID(job_id)) is not None
 
 
 async def test_jobs_are_charged_to_the_companys_quotas(client: AsyncClient, jobs: RedisBroker) -> None:
@@ -538,7 +607,13 @@ async def test_while_the_broker_is_away_jobs_are_neither_lost_nor_denied(
             assert (answer.status_code, answer.json()["code"]) == (503, "jobs_unavailable"), path
             assert answer.headers["retry-after"] == "1"
         assert (await client.patch("/companies/acme", json={"weight": 2})).status_code == 200
-        assert (await client.post("/companies/acme/tasks", json=JOB)).status_code == 201
+        made = await client.post("/companies/acme/tasks", json=JOB)
+        assert made.status_code == 201
+        await client.post(f"{made.headers['location']}/cancel")
+        refused = await client.delete("/companies/acme")
+        assert (refused.status_code, refused.json()["code"]) == (503, "jobs_unavailable")
+        assert (await client.post("/companies", json={"name": "Zeta", "slug": "zeta"})).status_code == 201
+        assert (await client.delete("/companies/zeta?force=true")).status_code == 204
         valkey_server.start()
         assert (await client.get(f"{JOBS}/{job_id}")).status_code == 200
         assert (await client.get(f"{JOBS}/{uuid4()}")).status_code == 404

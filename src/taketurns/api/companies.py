@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
 
 from fastapi import APIRouter
@@ -12,11 +14,13 @@ from starlette.responses import Response
 from taketurns.api import answers, bodies, guard, headers, lists, paths, problems
 from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
-from taketurns.api.parts import operator_parts, parts
+from taketurns.api.parts import Jobs, operator_parts, parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import ChangeCompany, CreateCompany, DeletionQuery, Query, StatsQuery
 from taketurns.companies import directory, quotas
+from taketurns.companies.directory import Company
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
+from taketurns.engine.errors import Unavailable
 from taketurns.engine.key import Role, Scope
 from taketurns.history import stats
 
@@ -170,6 +174,7 @@ async def get_stats(request: Request, query: Annotated[StatsQuery, QueryParamete
     responses=documented(
         problems.COMPANY_NOT_FOUND,
         problems.COMPANY_HAS_OPEN_TASKS,
+        problems.JOBS_UNAVAILABLE,
         problems.UNKNOWN_PARAMETER,
         problems.INVALID_REQUEST,
     ),
@@ -177,18 +182,34 @@ async def get_stats(request: Request, query: Annotated[StatsQuery, QueryParamete
 )
 @needs(operator=Role.ADMIN)
 async def delete_company(request: Request, query: Annotated[DeletionQuery, QueryParameters()]) -> Response:
-    """Delete a company with all that it owns; only the audit of it stays. Refused while it has tasks that have not
-    ended, unless `force` is said."""
-    given, reference = operator_parts(request), paths.company(request)
-    company = await directory.find(given.database, reference)
+    """Delete a company with all that it owns; only the audit of it stays. Refused while it has tasks or jobs that
+    have not ended, unless `force` is said."""
+    given = operator_parts(request)
+    company = await directory.find(given.database, paths.company(request))
+    if company is None:
+        raise paths.company_not_found()
     try:
-        deleted = await directory.delete(given.database, reference, is_forced=query.force, by=guard.actor_of(request))
+        async with _without_jobs(given.jobs, company, is_forced=query.force):
+            by = guard.actor_of(request)
+            deleted = await directory.delete(given.database, company.id, is_forced=query.force, by=by)
     except CompanyHasOpenTasks as error:
         raise Problem(problems.COMPANY_HAS_OPEN_TASKS, str(error)) from None
     if not deleted:
         raise paths.company_not_found()
-    if company is not None:
-        given.guard.forget_company(company.id)
-        if given.jobs is not None:
-            await given.jobs.follow_deletion(company)
+    given.guard.forget_company(company.id)
     return Response(status_code=204)
+
+
+@asynccontextmanager
+async def _without_jobs(jobs: Jobs | None, company: Company, *, is_forced: bool) -> AsyncIterator[None]:
+    """Delete a company in here that has no jobs, or whose jobs go with it. Raises Problem and CompanyHasOpenTasks."""
+    if jobs is None:
+        yield
+        return
+    async with AsyncExitStack() as closing:
+        try:
+            await closing.enter_async_context(jobs.closed(company, is_forced=is_forced))
+        except Unavailable as error:
+            detail = f"nothing was deleted: the jobs' broker does not tell whether the company has jobs: {error}"
+            raise Problem(problems.JOBS_UNAVAILABLE, detail) from None
+        yield

@@ -21,7 +21,14 @@ from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import CreateJob
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import UNLIMITED, Company
-from taketurns.engine.errors import IdempotencyConflict, QueueFull, QuotaExceeded, Unavailable, Unconfirmed
+from taketurns.engine.errors import (
+    BeingDeleted,
+    IdempotencyConflict,
+    QueueFull,
+    QuotaExceeded,
+    Unavailable,
+    Unconfirmed,
+)
 from taketurns.engine.job import Charge, Job
 from taketurns.engine.key import Role, Scope
 from taketurns.engine.task import Enqueued, NewTask, Status
@@ -54,6 +61,7 @@ _SEEN: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The job s
         problems.QUOTA_BUSY,
         problems.QUEUE_FULL,
         problems.JOB_UNCONFIRMED,
+        problems.BEING_DELETED,
     )
     | {200: {"model": answers.JobBody, "description": "An earlier request with this key had created the job."}},
     openapi_extra=body_of(
@@ -155,7 +163,12 @@ async def cancel_job(request: Request) -> Response:
     paths.JOB + "/retry",
     response_model=answers.JobBody,
     responses=documented(
-        *_OF_ONE, problems.INVALID_STATE, problems.QUOTA_EXCEEDED, problems.QUOTA_BUSY, problems.JOB_UNCONFIRMED
+        *_OF_ONE,
+        problems.INVALID_STATE,
+        problems.QUOTA_EXCEEDED,
+        problems.QUOTA_BUSY,
+        problems.JOB_UNCONFIRMED,
+        problems.BEING_DELETED,
     ),
 )
 @needs(key=Scope.JOBS_WRITE, operator=Role.OPERATOR)
@@ -211,6 +224,8 @@ def _reached() -> Iterator[None]:
         yield
     except Unconfirmed:
         raise
+    except BeingDeleted as error:
+        raise Problem(problems.BEING_DELETED, str(error)) from None
     except Unavailable as error:
         raise Problem(problems.JOBS_UNAVAILABLE, f"the jobs' broker cannot be reached: {error}") from None
 
@@ -305,7 +320,7 @@ def _location(request: Request, company: Company, job_id: UUID) -> dict[str, str
 async def _handed_over(jobs: Jobs, company: Company, new: NewTask, request: Request) -> Enqueued:
     try:
         (made,) = await jobs.broker.enqueue(str(company.id), [new], **submissions.origin(request))
-    except Unconfirmed:
+    except (Unconfirmed, BeingDeleted):
         raise
     except Unavailable:
         job = await jobs.broker.job(company.id, _id_of(new), confirmed=True)

@@ -5,7 +5,8 @@ Requests within a company get a database in which there is no other one: see `ta
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -19,6 +20,7 @@ from taketurns.api.waiting import Waiting
 from taketurns.companies import following
 from taketurns.companies.access import CompanyPrincipal
 from taketurns.companies.directory import Company
+from taketurns.companies.errors import CompanyHasOpenTasks
 from taketurns.engine.broker import DurableBroker
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.job import JobBroker
@@ -55,6 +57,25 @@ class Jobs:
             await following.follow_pauses(database, self.broker)
         except Unavailable as error:
             telemetry.logger("api").warning(telemetry.Event.PAUSES_NOT_TOLD, error=str(error))
+
+    @asynccontextmanager
+    async def closed(self, company: Company, *, is_forced: bool) -> AsyncIterator[None]:
+        """Take no jobs of a company that is deleted in here, and drop those that it has had. Raises CompanyHasOpenTasks
+        while some have not ended, and Unavailable. With `is_forced` it is deleted whatever can be said to the broker.
+        """
+        try:
+            if not await self.broker.close_company(company.id, is_forced=is_forced):
+                raise CompanyHasOpenTasks(company.slug, what="jobs")
+        except Unavailable:
+            if not is_forced:
+                raise
+        try:
+            yield
+        except BaseException:
+            with suppress(Unavailable):  # it opens by itself in a while
+                await self.broker.reopen_company(company.id)
+            raise
+        await self.follow_deletion(company)
 
     async def follow_deletion(self, company: Company) -> None:
         """Drop the jobs of a company that is gone, if that can be said; nobody can ask for them any more."""

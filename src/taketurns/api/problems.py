@@ -186,7 +186,7 @@ KEY_NOT_ACTIVE = Kind(
 COMPANY_HAS_OPEN_TASKS = Kind(
     "company_has_open_tasks",
     409,
-    "The company has tasks that have not ended",
+    "The company has tasks or jobs that have not ended",
     "Cancel them or let them end, then delete the company; or delete it with force=true.",
 )
 BODY_TOO_LARGE = Kind(
@@ -283,6 +283,14 @@ JOBS_UNAVAILABLE = Kind(
     503,
     "The service cannot reach the jobs' broker",
     "Repeat the request after the time in Retry-After, best with an Idempotency-Key. Tasks are not affected.",
+    retryable=True,
+)
+BEING_DELETED = Kind(
+    "being_deleted",
+    503,
+    "The company is being deleted",
+    "Nothing was created. Repeat the request after the time in Retry-After: then the company is gone, or it was not"
+    " deleted after all.",
     retryable=True,
 )
 JOB_UNCONFIRMED = Kind(

@@ -646,7 +646,7 @@ class DeletionQuery(BaseModel):
 
     force: bool = Field(
         False,
-        description="Also with tasks that have not ended: none starts any more, and those that run are stopped.",
+        description="Also with tasks and jobs that have not ended: none starts any more, those that run are stopped.",
     )
 
 

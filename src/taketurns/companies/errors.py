@@ -23,11 +23,11 @@ class SlugTaken(TaketurnsError):
 
 
 class CompanyHasOpenTasks(TaketurnsError):
-    """The company has tasks that have not ended."""
+    """The company has tasks, or jobs, that have not ended."""
 
-    def __init__(self, company: str) -> None:
+    def __init__(self, company: str, *, what: str = "tasks") -> None:
         super().__init__(
-            f"company {company!r} has tasks that are scheduled, pending or processing:"
+            f"company {company!r} has {what} that are scheduled, pending or processing:"
             " cancel them, or let them end, first; or delete it by force"
         )
         self.company = company

@@ -12,7 +12,8 @@ TaketurnsError
 ├── NotCompleted            the result of a task was asked for, and the task has not completed
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
 │   ├── Busy                a transaction of somebody else keeps what this one needs
-│   │   └── QuotaBusy       it keeps the company's quotas
+│   │   ├── QuotaBusy       it keeps the company's quotas
+│   │   └── BeingDeleted    it deletes the company
 │   └── Unconfirmed         it is done, but it is not known to outlive a crash of that server
 ├── InvalidData             that server refuses a value, or holds one that cannot be read
 └── ConfigurationError      a setting or a handler's definition is wrong
@@ -165,6 +166,13 @@ class QuotaBusy(Busy):
 
     def __init__(self) -> None:
         super().__init__("another transaction that submits for this company keeps its quotas: try again later")
+
+
+class BeingDeleted(Busy):
+    """The company is being deleted: nothing was stored, and either nothing can be or it goes on soon."""
+
+    def __init__(self, company: str) -> None:
+        super().__init__(f"company {company!r} is being deleted: nothing was stored")
 
 
 class Unconfirmed(Unavailable):

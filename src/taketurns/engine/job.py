@@ -174,6 +174,16 @@ class JobBroker(Broker, Protocol):
         """Every company that was told of, some at a time."""
         ...
 
+    async def close_company(self, company_id: UUID, *, is_forced: bool) -> bool:
+        """Take no jobs of a company for half a minute, for it is about to be deleted; whether that is so. Refused while
+        it has jobs that have not ended, unless `is_forced`. Meanwhile `enqueue` and `retry` raise BeingDeleted.
+        """
+        ...
+
+    async def reopen_company(self, company_id: UUID) -> None:
+        """Take jobs of a company again, for it was not deleted."""
+        ...
+
     async def forget_company(self, company_id: UUID) -> None:
         """Drop a company with all its jobs; what is running is told when it reports."""
         ...

@@ -70,6 +70,8 @@ async def verbs_are_unavailable(broker: RedisBroker) -> None:
         broker.unpark(),
         broker.beats(),
         put_company(broker),
+        broker.close_company(COMPANY, is_forced=False),
+        broker.reopen_company(COMPANY),
         broker.forget_company(new_id()),
     ]
     answers = await asyncio.gather(*calls, return_exceptions=True)

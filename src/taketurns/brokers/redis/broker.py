@@ -13,7 +13,7 @@ from taketurns import telemetry
 from taketurns.brokers.redis import checks, leases, replies, scripts, wakeups
 from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, optional
 from taketurns.brokers.redis.server import Server
-from taketurns.engine.errors import IdempotencyConflict, QueueFull, Unconfirmed, UnknownCompany
+from taketurns.engine.errors import BeingDeleted, IdempotencyConflict, QueueFull, Unconfirmed, UnknownCompany
 from taketurns.engine.job import (
     Charge,
     Job,
@@ -31,6 +31,7 @@ from taketurns.telemetry import Event
 
 COMPANIES_AT_A_TIME = 200
 JOBS_AT_A_TIME = 1_000
+CLOSED_MILLISECONDS = 30_000  # more than the transaction of a deletion may take
 
 
 class RedisBroker:
@@ -92,6 +93,8 @@ class RedisBroker:
         (outcome, *told), doubt = await self._ask("enqueue", *arguments)
         if outcome == b"unknown":
             raise UnknownCompany(company)
+        if outcome == b"closed":
+            raise BeingDeleted(company)
         if outcome == b"conflict":
             raise IdempotencyConflict(told[0], of=len(tasks))
         if outcome == b"full":
@@ -204,6 +207,8 @@ class RedisBroker:
             microseconds(reserved_at),
             optional(seen),
         )
+        if told == b"closed":
+            raise BeingDeleted(company)
         status = Status(told.decode()) if told else None
         if doubt and status not in {None, Status.PROCESSING}:
             raise Unconfirmed(doubt, [task_id])
@@ -307,6 +312,13 @@ class RedisBroker:
                 yield names
             if int(cursor) == 0:
                 return
+
+    async def close_company(self, company_id: UUID, *, is_forced: bool) -> bool:
+        closed = await self.server.call("close_company", str(company_id), int(is_forced), CLOSED_MILLISECONDS)
+        return bool(closed)
+
+    async def reopen_company(self, company_id: UUID) -> None:
+        await self.server.command("DEL", self.server.key("closed", company_id))
 
     async def forget_company(self, company_id: UUID) -> None:
         while await self.server.call("forget_company", str(company_id), JOBS_AT_A_TIME):

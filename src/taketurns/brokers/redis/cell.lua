@@ -24,6 +24,7 @@
 --   ended:<status>       jobs by the time they ended         key:<company>:<key>, keys   idempotency keys, by expiry
 --   workers, lease:<id>  leases                              types, parked     types published, lines set aside
 --   watch:<company>:<id> there while somebody watches a job                 vouched    for a moment: see `vouch`
+--   closed:<company>     there while the company is being deleted: no jobs of it are taken
 --   refunds              `<job>:<reserved_at>` whose quota is to be given back, by the time the job ended
 --
 -- Of a job, `reserved_at` is the moment that names the periods which it is charged to, and empty when it is charged to
@@ -77,6 +78,10 @@ local function company_named(name)
     id = redis.call('HGET', key('slugs'), name)
   end
   return id or nil
+end
+
+local function is_closed(company)
+  return redis.call('EXISTS', key('closed', company)) == 1
 end
 
 -- Places. A round is ROUND units long, and a company of weight w has its turns at (n - 1/2) / w rounds, rounded down

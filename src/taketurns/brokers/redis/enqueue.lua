@@ -7,7 +7,9 @@ local moment = moment_of(ARGV[1])
 local company = company_named(ARGV[2])
 local key_lifetime = tonumber(ARGV[3])
 local request_id, traceparent = ARGV[4], ARGV[5]
-if not company then
+if is_closed(company or ARGV[2]) then
+  return { 'closed' }
+elseif not company then
   return { 'unknown' }
 end
 

@@ -2,7 +2,7 @@
 -- Write down what is known of a company. A company that is paused leaves the rotations of its queues, and comes back
 -- to where it was; another weight or limit counts from now on.
 -- Who tells may have read it a while ago: what is older than what was told already changes nothing, unless it is to
--- stand `instead_of` just that.
+-- stand `instead_of` just that. Of one that is being deleted nothing is written down any more.
 
 local FIELDS =
   { 'slug', 'weight', 'max_in_flight', 'paused', 'updated_at', 'rate_tasks', 'rate_seconds', 'rate_burst',
@@ -16,6 +16,9 @@ for place, field in ipairs(FIELDS) do
   table.insert(told, ARGV[place + 2])
 end
 if not is_news or known[5] and tonumber(known[5]) > tonumber(updated_at) and known[5] ~= instead_of then
+  return
+end
+if is_closed(company) then
   return
 end
 if known[1] and known[1] ~= slug and redis.call('HGET', key('slugs'), known[1]) == company then

@@ -3,11 +3,13 @@
 -- Answers the status that the job had; `processing` means that nothing was done, and `pending` jobs wait as they did.
 -- What a job that had ended is charged to from now on is told; one that waits stays charged as it was. So the charge must
 -- fit: when the number of the move that was seen last is told, a job that has ended by another is left as it is, and
--- nothing is answered.
+-- nothing is answered. Of a company that is being deleted none is run again: `closed`.
 
 local moment, company, seen = moment_of(ARGV[1]), company_named(ARGV[2]), optional(ARGV[5])
 if not company then
   return false
+elseif is_closed(company) then
+  return 'closed'
 end
 local job = company .. ':' .. ARGV[3]
 local status, number = unpack(redis.call('HMGET', key('job', job), 'status', 'event_number'))
