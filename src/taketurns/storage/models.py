@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -21,7 +20,6 @@ from sqlalchemy import (
     Interval,
     LargeBinary,
     MetaData,
-    Numeric,
     SmallInteger,
     String,
     Text,
@@ -54,7 +52,6 @@ class Base(DeclarativeBase):
         str: Text(),
         UUID: Uuid(),
         datetime: DateTime(timezone=True),
-        Decimal: Numeric(),
         timedelta: Interval(),
         dict[str, Any]: JSONB(),
         list[str]: ARRAY(Text()),
@@ -289,14 +286,14 @@ class Line(Base):
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
     queue: Mapped[str] = mapped_column(primary_key=True)
-    rests_place: Mapped[Decimal | None]
+    rests_place: Mapped[int | None] = mapped_column(BigInteger)
     rests_until: Mapped[datetime | None]
     full_since: Mapped[datetime | None]
     rests_below: Mapped[int | None] = mapped_column(Integer)
 
 
 class Turn(Base):
-    """The place of a line's next turn in the rotation of its queue, in rounds.
+    """The place of a line's next turn in the rotation of its queue, in units of 1 / 32,768 round.
 
     A turn moves to another place with every claim that serves it, and nothing looks it up by its company. The floor is
     the task that was taken last, kept while dead rows must be stepped over; see claim.sql.
@@ -305,7 +302,7 @@ class Turn(Base):
     __tablename__ = "turns"
 
     queue: Mapped[str] = mapped_column(primary_key=True)
-    place: Mapped[Decimal] = mapped_column(primary_key=True)
+    place: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     company_id: Mapped[UUID] = mapped_column(primary_key=True)
     floor_priority: Mapped[int | None] = mapped_column(SmallInteger)
     floor_run_after: Mapped[datetime | None]
@@ -313,7 +310,7 @@ class Turn(Base):
 
 
 class Rotation(Base):
-    """The place that the rotation of a queue has reached, in rounds since its beginning; the largest row counts.
+    """The place that the rotation of a queue has reached since its beginning, in such units; the largest row counts.
 
     It never goes back: a claim adds a row and takes the last one away. No turn stood below `lowest_turn` then.
     """
@@ -321,8 +318,8 @@ class Rotation(Base):
     __tablename__ = "rotations"
 
     queue: Mapped[str] = mapped_column(primary_key=True)
-    place: Mapped[Decimal] = mapped_column(primary_key=True)
-    lowest_turn: Mapped[Decimal | None]
+    place: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    lowest_turn: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Bucket(Base):

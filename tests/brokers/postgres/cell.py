@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
-from fractions import Fraction
 from typing import LiteralString, Self
 from uuid import UUID
 
@@ -21,6 +19,7 @@ from taketurns.engine.task import ClaimedTask, Status
 from taketurns.storage.database import Database, Row, conninfo
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import Move
+from tests.brokers.places import exact
 
 TABLES = (
     "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
@@ -426,11 +425,6 @@ def _columns(taken: Sequence[Turn]) -> tuple[list[UUID], list[UUID], list[UUID]]
         [turn.task_id for turn in ordered],
         [turn.token for turn in ordered],
     )
-
-
-def exact(place: Decimal) -> Fraction:
-    """A place as the fraction that was rounded: weights are at most 100, so its denominator is at most 200."""
-    return Fraction(place).limit_denominator(200)
 
 
 WORKER = uuid.UUID(int=1)

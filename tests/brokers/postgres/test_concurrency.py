@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -21,7 +20,8 @@ from hypothesis import strategies as st
 from taketurns.engine import turns
 from taketurns.engine.turns import Company, Rotation, Turn
 from taketurns.storage.database import Row
-from tests.brokers.postgres.cell import PostgresCell, exact
+from tests.brokers.places import exact
+from tests.brokers.postgres.cell import PostgresCell
 from tests.brokers.postgres.connections import other_connection
 from tests.engine.fairness import spread
 
@@ -50,10 +50,10 @@ begin
     select in_queues, batch,
         (select jsonb_agg(jsonb_build_array(c.id, c.weight, c.max_in_flight, c.paused,
             (select count(*) from processing_tasks p where p.company_id = c.id))) from companies c),
-        (select jsonb_agg(jsonb_build_array(r.queue, r.place::text)) from rotations r),
+        (select jsonb_agg(jsonb_build_array(r.queue, r.place)) from rotations r),
         (select jsonb_agg(jsonb_build_array(p.queue, p.company_id, p.count)) from (
             select p.queue, p.company_id, count(*) from pending_tasks p group by p.queue, p.company_id) p),
-        (select jsonb_agg(jsonb_build_array(ltrim(t.queue, '!'), t.company_id, t.place::text)) from turns t),
+        (select jsonb_agg(jsonb_build_array(ltrim(t.queue, '!'), t.company_id, t.place)) from turns t),
         exists (select from looks l where l.has_old_snapshot)
     returning number into entry;
     select array_agg(c.company_id), array_agg(c.task_id), array_agg(c.queue) into of_companies, of_tasks, of_queues
@@ -119,11 +119,11 @@ def _watched(
 ) -> Watched:
     rotations = {queue: Rotation() for queue in QUEUES}
     for queue, place in places_of_rotations or ():
-        rotations[queue].place = exact(Decimal(place))
+        rotations[queue].place = exact(place)
     for queue, company, count in waiting or ():
         rotations[queue].waiting[company] = count
     for queue, company, place in places or ():
-        rotations[queue].places[company] = exact(Decimal(place))
+        rotations[queue].places[company] = exact(place)
     return Watched(
         queues,
         batch,

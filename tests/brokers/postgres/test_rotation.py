@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from taketurns.engine import turns
 from taketurns.engine.rate import Rate
+from tests.brokers.places import is_the_next, steps_of_every_place
 from tests.brokers.postgres.cell import PostgresCell, Turn
 
 QUEUES = ("bulk", "default")
@@ -99,6 +100,20 @@ def _disturb(cell: PostgresCell, names: Sequence[str], chance: random.Random) ->
             cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
         if chance.random() < 0.1:
             cell.set_rate(name, chance.choice([None, Rate(1, 1, 1), Rate(3, 2, 5)]))
+
+
+def test_the_next_place_is_exact_after_every_place(bare_cell: PostgresCell) -> None:
+    """Late in the life of a rotation, and one turn ahead or several."""
+    steps, rounds = steps_of_every_place(), 2**47
+    told = bare_cell.rows(
+        "select turn_place(p + %s * 32768, w, 1), turn_place(turn_place(turn_place(p, w, 1), w, 1), w, 1),"
+        " turn_place(p, w, 3) from unnest(%s::bigint[], %s::integer[]) as s(p, w)",
+        rounds,
+        *map(list, zip(*steps, strict=True)),
+    )
+    for (place, weight), (after, stepwise, at_once) in zip(steps, told, strict=True):
+        assert is_the_next(after, place=place, weight=weight, rounds=rounds)
+        assert stepwise == at_once
 
 
 @pytest.mark.parametrize("heaviest", [1, 3, 100])

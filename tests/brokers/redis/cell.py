@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 from typing import Any, Self
 from uuid import UUID
 
@@ -20,12 +19,7 @@ from taketurns.engine.rate import Bucket, Rate, owed, starts_left
 from taketurns.engine.task import TERMINAL, Status
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import Move
-
-ROUND = 32_768
-_PLACES = {
-    int(place * ROUND): place
-    for place in {Fraction(0), *(Fraction(2 * turn - 1, 2 * w) for w in range(1, 101) for turn in range(1, w + 1))}
-}
+from tests.brokers.places import exact
 
 
 class RedisCell:
@@ -396,9 +390,9 @@ def known_to_the_rule(
     }
     rotations = {
         queue: turns.Rotation(
-            exact(float(rotation["place"])),
+            exact(int(rotation["place"])),
             {company: count for company, count in dict(rotation["waiting"]).items() if count},
-            {company: exact(float(place)) for company, place in dict(rotation["places"]).items()},
+            {company: exact(int(place)) for company, place in dict(rotation["places"]).items()},
         )
         for queue, rotation in dict(told["rotations"]).items()
     }
@@ -411,9 +405,3 @@ def _starts_left(rate: Sequence[str], bucket: Sequence[str], at: datetime | None
     known = Rate(*map(int, rate))
     now = 0 if at is None else round(at.timestamp() * 1_000_000)
     return starts_left(known, owed(known, Bucket(*map(int, bucket)) if all(bucket) else None, now))
-
-
-def exact(place: float) -> Fraction:
-    """A place in rounds."""
-    rounds, within = divmod(int(place), ROUND)
-    return rounds + _PLACES[within]

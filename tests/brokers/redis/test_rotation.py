@@ -7,8 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -20,11 +18,11 @@ from taketurns.engine import turns
 from taketurns.engine.rate import Rate
 from taketurns.engine.task import ClaimedTask
 from tests.brokers.cell import new_tasks, reports
-from tests.brokers.redis.cell import ROUND, RedisCell, exact, look
+from tests.brokers.places import ROUND, is_the_next, steps_of_every_place
+from tests.brokers.redis.cell import RedisCell, look
 
 QUEUES = ("bulk", "default")
 WORKER = UUID(int=1)
-LARGEST_WEIGHT = 100
 
 by_random_moves = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -151,21 +149,11 @@ async def test_companies_that_were_deleted_do_not_stop_the_rotation(cell: RedisC
 
 
 def test_the_next_place_is_exact_after_every_place(cell: RedisCell) -> None:
-    """Every place that any weight has in a round, and the beginning, late in the life of a rotation too; for the
-    lightest, the heaviest and some others."""
-    chance = random.Random(7)
-    places = sorted({int(place) for weight in range(1, LARGEST_WEIGHT + 1) for place in _grid(weight)} | {0})
-    steps = [(place, weight) for place in places for weight in {1, 99, 100, *chance.choices(range(1, 101), k=5)}]
-    rounds = 2**37 - 1
+    """Late in the life of a rotation."""
+    steps, rounds = steps_of_every_place(), 2**37 - 1
     told = cell.client.eval(look(NEXT_PLACES, ""), 1, cell.prefix, json.dumps(steps), rounds)
     for (place, weight), after in zip(steps, told, strict=True):
-        assert exact(float(after)) == turns.place_after(exact(place) + rounds, weight)
-
-
-def test_places_are_ordered_and_told_apart_by_their_units() -> None:
-    places = sorted({place for weight in range(1, LARGEST_WEIGHT + 1) for place in _fractions(weight)})
-    units = [int(place * ROUND) for place in places]
-    assert all(earlier < later for earlier, later in pairwise(units))
+        assert is_the_next(int(after), place=place, weight=weight, rounds=rounds)
 
 
 async def test_a_rotation_goes_on_when_its_numbers_have_become_large(cell: RedisCell) -> None:
@@ -186,11 +174,3 @@ async def test_a_rotation_goes_on_when_its_numbers_have_become_large(cell: Redis
     _, found = cell.seen_by_the_rule(["default"])
     assert found["default"].place < 10
     assert cell.contradictions() == []
-
-
-def _fractions(weight: int) -> list[Fraction]:
-    return [Fraction(2 * turn - 1, 2 * weight) for turn in range(1, weight + 1)]
-
-
-def _grid(weight: int) -> list[Fraction]:
-    return [place * ROUND for place in _fractions(weight)]

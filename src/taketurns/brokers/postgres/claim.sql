@@ -85,16 +85,16 @@ declare
     passed_over integer;
     shares_matter boolean;
     known rotations;
-    reached numeric;
-    lowest numeric;
+    reached bigint;
+    lowest bigint;
     look integer;
     look_is_full boolean;
     heaviest integer;
-    behind_place numeric;
+    behind_place bigint;
     behind_company uuid;
     near_rows tid[];
     near_companies uuid[];
-    near_places numeric[];
+    near_places bigint[];
     near_weights integer[];
     near_hands integer[];
     near_rooms integer[];
@@ -113,11 +113,11 @@ declare
     chosen_rows tid[];
     chosen_companies uuid[];
     chosen_turns integer[];
-    chosen_places numeric[];
+    chosen_places bigint[];
     chosen_weights integer[];
     idle_rows tid[];
     idle_companies uuid[];
-    idle_places numeric[];
+    idle_places bigint[];
     pass_companies uuid[];
     pass_tasks uuid[];
     taken_companies uuid[] := '{}';
@@ -196,7 +196,7 @@ begin
             select * into known from rotations r where r.queue = line order by r.place desc limit 1;
             reached := coalesce(known.place, 0);
             lowest := case when is_over_dead_rows then coalesce(known.lowest_turn, 0) else 0 end;
-            behind_place := lowest - 0.000001;
+            behind_place := lowest - 1;
             behind_company := everybody;
             look := 1;
             passed_over := cardinality(holders_before) - cardinality(full_companies);
@@ -312,19 +312,20 @@ begin
                         select n.row_id, n.company_id, n.place, n.weight,
                             (case when lifted then n.room else least(
                                 n.room,
-                                ceil(hands_in_all::numeric * n.weight / greatest(total_weight, n.weight)) - n.hands,
+                                (hands_in_all * n.weight + greatest(total_weight, n.weight) - 1)
+                                    / greatest(total_weight, n.weight) - n.hands,
                                 case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) - n.hands end
                             ) end)::integer as room
                         from unnest(near_rows, near_companies, near_places, near_weights, near_hands, near_rooms)
                             as n(row_id, company_id, place, weight, hands, room)
                     ), span as materialized (
                         select greatest(reached, min(n.place)) as place,
-                            (look * free + count(*))::numeric / sum(n.weight) as rounds
+                            (look * free + count(*)) * 32768 / sum(n.weight) as units
                         from near n where n.room > 0 having count(*) > 0
                     ), sight as materialized (
                         select s.place, s.company_id
                         from (
-                            select s.place + s.rounds, everybody from span s
+                            select s.place + s.units - 1, everybody from span s
                             union all
                             select near_places[cardinality(near_rows)], near_companies[cardinality(near_rows)]
                             where look_is_full
@@ -337,7 +338,7 @@ begin
                         cross join lateral (
                             select case when k.turn = 1 then n.place
                                 else turn_place(greatest(n.place, reached), n.weight, k.turn - 1) end as turn_place
-                            from generate_series(1, least(n.room, ceil(n.weight * s.rounds)::integer + 1)) k(turn)
+                            from generate_series(1, least(n.room, n.weight * s.units / 32768 + 2)::integer) k(turn)
                         ) k
                         cross join sight v
                         where n.room > 0 and (k.turn_place, n.company_id) <= (v.place, v.company_id)

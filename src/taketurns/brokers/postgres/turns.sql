@@ -1,9 +1,14 @@
--- The place of the `ahead`-th turn after a place, for a company of this weight: its turns stand at (n - 1/2) / weight
--- for every whole n. The small term keeps a rounded place from being taken for the turn before it.
+-- The place of the `ahead`-th turn after a place, for a company of this weight. A round is 32768 units long, and a company
+-- of weight w has its turns at (n - 1/2) / w rounds for every whole n, rounded down to a unit. That is exact: two places
+-- of weights up to 100 that differ at all are 1 / 19800 of a round apart, more than a unit, so units are ordered as
+-- places are, and tell each of them from every other. See decisions/0010.
 
-create or replace function turn_place(after numeric, weight integer, ahead integer) returns numeric
+create or replace function turn_place(after bigint, weight integer, ahead integer) returns bigint
 language sql immutable
-as $$ select round((floor(after * weight + 0.500001) + ahead - 0.5) / weight, 12) $$;
+as $$
+    select after - after % 32768
+        + (2 * ((2 * (after % 32768 + 1) * weight + 32768) / 65536 + ahead) - 1) * 32768 / (2 * weight)
+$$;
 
 -- Put a company into the rotation of the queues where it has no line yet: a newcomer's turn comes at the place that the
 -- rotation has reached, as far as is known here. If it has moved on meanwhile, the turn is late, and taken at once.
@@ -41,7 +46,7 @@ end
 $$;
 
 -- The place that the rotation of a queue has reached.
-create or replace function place_reached(in_queue text) returns numeric
+create or replace function place_reached(in_queue text) returns bigint
 language sql stable
 set search_path from current
 as $$ select coalesce((select r.place from rotations r where r.queue = in_queue order by r.place desc limit 1), 0) $$;

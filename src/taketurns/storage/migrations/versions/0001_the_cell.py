@@ -355,8 +355,8 @@ def upgrade() -> None:
     op.create_table(
         "rotations",
         sa.Column("queue", sa.Text(), nullable=False),
-        sa.Column("place", sa.Numeric(), nullable=False),
-        sa.Column("lowest_turn", sa.Numeric(), nullable=True),
+        sa.Column("place", sa.BigInteger(), nullable=False),
+        sa.Column("lowest_turn", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("queue", "place", name=op.f("rotations_pkey")),
     )
     op.create_table(
@@ -371,7 +371,7 @@ def upgrade() -> None:
         "lines",
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),
-        sa.Column("rests_place", sa.Numeric(), nullable=True),
+        sa.Column("rests_place", sa.BigInteger(), nullable=True),
         sa.Column("rests_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("full_since", sa.DateTime(timezone=True), nullable=True),
         sa.Column("rests_below", sa.Integer(), nullable=True),
@@ -550,7 +550,7 @@ def upgrade() -> None:
     op.create_table(
         "turns",
         sa.Column("queue", sa.Text(), nullable=False),
-        sa.Column("place", sa.Numeric(), nullable=False),
+        sa.Column("place", sa.BigInteger(), nullable=False),
         sa.Column("company_id", sa.Uuid(), nullable=False),
         sa.Column("floor_priority", sa.SmallInteger(), nullable=True),
         sa.Column("floor_run_after", sa.DateTime(timezone=True), nullable=True),
@@ -616,7 +616,10 @@ def upgrade() -> None:
         )
     for table, fillfactor in (("quota_usage", 50), ("prunings", 50), ("workers", 10), ("heartbeats", 10)):
         op.execute(f"alter table {table} set (fillfactor = {fillfactor}, autovacuum_vacuum_threshold = 500)")
-    op.execute("alter table tasks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
+    op.execute(
+        "alter table tasks set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02,"
+        " autovacuum_analyze_scale_factor = 0.02)"
+    )
     op.execute(WALLS)
     schema.install_functions(op.get_bind())
     op.execute(
