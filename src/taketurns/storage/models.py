@@ -345,6 +345,7 @@ class Pause(Base):
         CheckConstraint("queue <> '' or type <> ''", name="names_something"),
         CheckConstraint(f"until {READABLE}", name="until_is_readable"),
         Index("pauses_until_idx", "until", postgresql_where=text("until is not null")),
+        Index("pauses_type_idx", "type", postgresql_where=text("type <> ''")),
     )
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)

@@ -26,6 +26,8 @@ FUNCTIONS = (
     "unique",
     "enqueue",
     "rate",
+    "rest",
+    "weigh",
     "claim",
     "failures",
     "settle",

@@ -15,7 +15,7 @@ from taketurns.storage.schema import function_source
 from tests.brokers.postgres.cell import WORKER, PostgresCell, Turn
 from tests.brokers.postgres.connections import advisory_locks, is_waiting, other_connection, wait_until
 
-TAKES_THE_LOCK = "    perform pg_advisory_xact_lock(cell_lock(cell));\n"
+TAKES_THE_LOCK = "    perform pg_advisory_xact_lock(cell_lock(current_schema()::text));\n"
 
 
 def claim_without_the_lock(cell: PostgresCell) -> None:

@@ -44,6 +44,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_mergejoin = off
+set enable_memoize = off
 set enable_sort = off
 set jit = off
 set lock_timeout = '5s'
@@ -52,13 +53,8 @@ as $$
 declare
     -- How far a head is searched past tasks of types that this worker does not know.
     look_ahead constant integer := 100;
-    -- Up to how many companies each is looked at before it counts as one that waits.
-    few constant integer := 100;
     -- How many companies may leave in one claim: each takes a lock, and the server's table of them is small.
     may_leave integer := 1000;
-    -- How many lines whose time has come are brought back in one claim.
-    may_return constant integer := 1000;
-    cell constant text := current_schema();
     nobody constant uuid := '00000000-0000-0000-0000-000000000000';
     everybody constant uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
     moment timestamptz;
@@ -80,7 +76,6 @@ declare
     total_weight bigint;
     companies_waiting integer := 0;
     weighed uuid := nobody;
-    waiting record;
     holders_before uuid[];
     passed_over integer;
     shares_matter boolean;
@@ -115,27 +110,46 @@ declare
     chosen_turns integer[];
     chosen_places bigint[];
     chosen_weights integer[];
-    idle_rows tid[];
-    idle_companies uuid[];
-    idle_places bigint[];
+    chosen_ends bigint[];
+    rooms integer[];
+    span bigint;
+    sight_place bigint;
+    sight_company uuid;
+    listed integer;
+    most_turns integer;
+    exhausted boolean;
+    head_rows tid[];
+    head_places bigint[];
+    served_turns integer[];
+    next_places bigint[];
+    furthest bigint;
     pass_companies uuid[];
     pass_tasks uuid[];
+    pass_run_afters timestamptz[];
+    pass_retries integer[];
+    pass_rescues smallint[];
+    pass_events integer[];
     taken_companies uuid[] := '{}';
     taken_tasks uuid[] := '{}';
+    taken_run_afters timestamptz[] := '{}';
+    taken_retries integer[] := '{}';
+    taken_rescues smallint[] := '{}';
+    taken_events integer[] := '{}';
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'claim must run in a read committed transaction of its own'
             using errcode = 'invalid_transaction_state';
     end if;
-    perform pg_advisory_xact_lock(cell_lock(cell));
+    perform pg_advisory_xact_lock(cell_lock(current_schema()::text));
     moment := coalesce(at, clock_timestamp());
     select * into last from looks l order by l.number desc limit 1;
     looked_lately := coalesce(
         moment between last.from_the_beginning_at and last.from_the_beginning_at + interval '1 second', false);
     is_over_dead_rows := looked_lately and last.has_old_snapshot;
     oldest_claim := case when is_over_dead_rows then last.oldest_claim else '-infinity' end;
-    select count(*) > 0, coalesce(bool_or(z.type <> ''), false) into some_are_paused, types_are_paused from pauses z
-    where z.until is null or z.until > moment;
+    some_are_paused := exists (select from pauses z where z.until is null or z.until > moment);
+    types_are_paused := some_are_paused and exists (
+        select from pauses z where z.type <> '' and (z.until is null or z.until > moment));
     ahead := case when cardinality(skipped_types) > 0 or types_are_paused then look_ahead else 0 end;
     full_from := oldest_claim;
     due_from := case when is_over_dead_rows then last.from_the_beginning_at else '-infinity' end;
@@ -158,35 +172,10 @@ begin
     left join lateral (select c.weight, c.max_in_flight from companies c where c.id = h.company_id offset 0) c on true;
     holders_before := holders;
 
-    -- Lines that have rested come back to where they were; over dead rows, to where the walk begins at the latest.
     if exists (select from lines l where l.rests_until >= due_from and l.rests_until <= moment)
         or exists (select from lines l where l.full_since >= full_from)
     then
-        with rested as materialized (
-            select l.ctid as row_id, l.company_id, l.queue, l.rests_place
-            from lines l
-            where l.rests_until >= due_from and l.rests_until <= moment
-            order by l.rests_until limit may_return
-            for update skip locked
-        ), freed as materialized (
-            select l.ctid as row_id, l.company_id, l.queue, l.rests_place
-            from lines l
-            left join unnest(holders, holdings) as h(company_id, hands) on h.company_id = l.company_id
-            where l.full_since >= full_from and coalesce(h.hands, 0) < l.rests_below
-            for update of l skip locked
-        ), back as materialized (
-            select * from rested union all select * from freed
-        ), returned as (
-            update turns t
-            set queue = b.queue,
-                place = case when is_over_dead_rows then greatest(t.place, (
-                    select r.lowest_turn from rotations r where r.queue = b.queue order by r.place desc limit 1))
-                    else t.place end
-            from back b
-            where t.queue = '!' || b.queue and t.place = b.rests_place and t.company_id = b.company_id
-        )
-        update lines l set rests_place = null, rests_until = null, full_since = null, rests_below = null
-        from back b where l.ctid = b.row_id;
+        perform end_rests(moment, due_from, full_from, holders, holdings, is_over_dead_rows);
     end if;
 
     foreach lifted in array array[false, true] loop
@@ -260,213 +249,179 @@ begin
                 loop
                     -- The weight of the companies that had tasks waiting or running, as far as it matters: until every
                     -- share that is asked for is a single hand, and not at all if nobody comes to hold more than one.
-                    -- The first few are asked for their tasks; of more, one that has run out counts until the rotation
-                    -- has passed its place.
                     if shares_matter and (total_weight < hands_in_all * heaviest or companies_waiting < 2) then
-                        for waiting in
-                            select r.company_id, c.weight
-                            from (
-                                select d.company_id, row_number() over (order by d.company_id) as number
-                                from (
-                                    select distinct l.company_id from lines l
-                                    where l.company_id > weighed and l.rests_place is null
-                                        and not (some_are_paused and exists (
-                                            select from pauses z
-                                            where z.company_id in (nobody, l.company_id) and z.queue = l.queue
-                                                and z.type = '' and (z.until is null or z.until > moment)))
-                                ) d
-                            ) r
-                            cross join lateral (
-                                select c.* from companies c where c.id = r.company_id and not c.paused offset 0) c
-                            where r.company_id <> all (full_companies)
-                                and case when c.rate_tasks is null then true
-                                    else 0 < starts_left(c.rate_tasks, c.rate_seconds, c.rate_burst,
-                                        owes(c.id, c.rate_tasks, c.rate_seconds, c.rate_burst, moment)) end
-                                and (is_over_dead_rows or r.number > few or r.company_id = any (taken_companies) or exists (
-                                select
-                                from lines l
-                                cross join lateral (
-                                    select p.type from pending_tasks p
-                                    where p.queue = l.queue and p.company_id = l.company_id
-                                    order by p.queue, p.company_id, p.priority, p.run_after, p.task_id
-                                    limit case when types_are_paused then look_ahead else 1 end) p
-                                where l.company_id = r.company_id and not (types_are_paused and exists (
-                                    select from pauses z
-                                    where z.company_id in (nobody, l.company_id) and z.queue in ('', l.queue)
-                                        and z.type = p.type and (z.until is null or z.until > moment)))
-                                offset 0))
-                            order by r.company_id
-                        loop
-                            weighed := waiting.company_id;
-                            companies_waiting := companies_waiting + 1;
-                            if waiting.company_id <> all (holders_before) then
-                                total_weight := total_weight + waiting.weight;
-                            end if;
-                            exit when total_weight >= hands_in_all * heaviest and companies_waiting > 1;
-                        end loop;
+                        select w.total_weight, w.companies_waiting, w.weighed
+                        into total_weight, companies_waiting, weighed
+                        from weigh(total_weight, companies_waiting, weighed, hands_in_all * heaviest, moment,
+                            holders_before, full_companies, taken_companies, some_are_paused, types_are_paused,
+                            is_over_dead_rows) w;
                     end if;
 
-                    -- Their turns in order of place, up to where one might be missing: of a company that was not looked
-                    -- at, or of one whose further turns are not listed.
-                    with near as materialized (
-                        select n.row_id, n.company_id, n.place, n.weight,
-                            (case when lifted then n.room else least(
-                                n.room,
-                                (hands_in_all * n.weight + greatest(total_weight, n.weight) - 1)
-                                    / greatest(total_weight, n.weight) - n.hands,
-                                case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) - n.hands end
-                            ) end)::integer as room
-                        from unnest(near_rows, near_companies, near_places, near_weights, near_hands, near_rooms)
-                            as n(row_id, company_id, place, weight, hands, room)
-                    ), span as materialized (
-                        select greatest(reached, min(n.place)) as place,
-                            (look * free + count(*)) * 32768 / sum(n.weight) as units
-                        from near n where n.room > 0 having count(*) > 0
-                    ), sight as materialized (
-                        select s.place, s.company_id
-                        from (
-                            select s.place + s.units - 1, everybody from span s
-                            union all
-                            select near_places[cardinality(near_rows)], near_companies[cardinality(near_rows)]
-                            where look_is_full
-                        ) s(place, company_id)
-                        order by s.place, s.company_id limit 1
-                    ), turn as materialized (
-                        select n.row_id, n.company_id, n.place, n.weight, k.turn_place
-                        from near n
-                        cross join span s
-                        cross join lateral (
-                            select case when k.turn = 1 then n.place
-                                else turn_place(greatest(n.place, reached), n.weight, k.turn - 1) end as turn_place
-                            from generate_series(1, least(n.room, n.weight * s.units / 32768 + 2)::integer) k(turn)
-                        ) k
-                        cross join sight v
-                        where n.room > 0 and (k.turn_place, n.company_id) <= (v.place, v.company_id)
-                        order by k.turn_place, n.company_id
-                        limit look * free
-                    ), last as (
-                        (select t.turn_place as place, t.company_id from turn t
-                         where (select count(*) from turn) = look * free
-                         order by t.turn_place desc, t.company_id desc limit 1)
-                        union all
-                        select v.place, v.company_id from sight v
-                        limit 1
-                    ), chosen as (
-                        select t.row_id, t.company_id, t.place, t.weight, count(*)::integer as turns
-                        from turn t group by t.row_id, t.company_id, t.place, t.weight
-                        union all
-                        select n.row_id, n.company_id, n.place, n.weight, 0
-                        from unnest(near_rows, near_companies, near_places, near_weights, near_rooms)
-                            as n(row_id, company_id, place, weight, room)
-                        where n.room = -1
-                    )
-                    select (select l.place from last l), (select l.company_id from last l),
-                        array_agg(c.row_id), array_agg(c.company_id), array_agg(c.turns), array_agg(c.place),
-                        array_agg(c.weight)
-                    into behind_place, behind_company, chosen_rows, chosen_companies, chosen_turns, chosen_places,
-                        chosen_weights
-                    from chosen c;
+                    -- How many hands each may have, and where a turn might be missing: one of a company that was not
+                    -- looked at, or one of whose turns not all are listed.
+                    select array_agg(n.room), greatest(reached, min(n.place) filter (where n.room > 0)),
+                        (look * free + count(*) filter (where n.room > 0)) * 32768
+                            / sum(n.weight) filter (where n.room > 0)
+                    into rooms, sight_place, span
+                    from (
+                        select n.place, n.weight, case when lifted then n.room else least(
+                            n.room,
+                            (hands_in_all * n.weight + greatest(total_weight, n.weight) - 1)
+                                / greatest(total_weight, n.weight) - n.hands,
+                            case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) - n.hands end
+                        ) end::integer as room
+                        from unnest(near_places, near_weights, near_hands, near_rooms) as n(place, weight, hands, room)
+                    ) n;
+                    sight_place := sight_place + span - 1;
+                    sight_company := everybody;
+                    if look_is_full and (near_places[cardinality(near_rows)] <= sight_place) is not false then
+                        sight_place := near_places[cardinality(near_rows)];
+                        sight_company := near_companies[cardinality(near_rows)];
+                    end if;
 
-                    exit when lifted or shares_matter or not coalesce(1 < any (chosen_turns), false);
+                    -- Their turns in order of place, as far as that.
+                    select array_agg(c.row_id), array_agg(c.company_id), array_agg(c.place), array_agg(c.weight),
+                        array_agg(c.turns), array_agg(c.furthest), coalesce(sum(c.turns), 0), coalesce(max(c.turns), 0)
+                    into chosen_rows, chosen_companies, chosen_places, chosen_weights, chosen_turns, chosen_ends,
+                        listed, most_turns
+                    from (
+                        select t.row_id, t.company_id, t.place, t.weight, count(*)::integer as turns,
+                            max(t.turn_place) as furthest
+                        from (
+                            select t.*
+                            from (
+                                select n.*, case when k.turn = 1 then n.place
+                                    else turn_place(greatest(n.place, reached), n.weight, k.turn - 1) end as turn_place
+                                from unnest(near_rows, near_companies, near_places, near_weights, rooms)
+                                    as n(row_id, company_id, place, weight, room)
+                                cross join lateral generate_series(
+                                    1, least(n.room, n.weight * span / 32768 + 2)::integer) as k(turn)
+                            ) t
+                            where (t.turn_place, t.company_id) <= (sight_place, sight_company)
+                            order by t.turn_place, t.company_id
+                            limit look * free
+                        ) t
+                        group by t.row_id, t.company_id, t.place, t.weight
+                    ) c;
+
+                    exit when lifted or shares_matter or most_turns < 2;
                     shares_matter := true;
                 end loop;
+                if -1 = any (near_rooms) then
+                    select chosen_rows || array_agg(n.row_id), chosen_companies || array_agg(n.company_id),
+                        chosen_places || array_agg(n.place), chosen_weights || array_agg(n.weight),
+                        chosen_turns || array_agg(0)
+                    into chosen_rows, chosen_companies, chosen_places, chosen_weights, chosen_turns
+                    from unnest(near_rows, near_companies, near_places, near_weights, near_rooms)
+                        as n(row_id, company_id, place, weight, room)
+                    where n.room = -1;
+                end if;
 
-                -- Their head tasks change hands; the places of those served move on, and the rotation's.
-                with head as materialized (
-                    select c.row_id as turn_row, p.row_id, p.task_id, p.priority, p.run_after, p.turn,
-                        case when p.turn = 1 then c.place
+                -- The head tasks of their lines.
+                if is_over_dead_rows then
+                    select h.rows, h.turn_places into head_rows, head_places
+                    from heads_above_floors(line, chosen_rows, chosen_companies, chosen_places, chosen_weights,
+                        chosen_turns, reached, free, ahead, skipped_types, types_are_paused, moment) h;
+                else
+                    select array_agg(h.row_id), array_agg(h.turn_place) into head_rows, head_places
+                    from (
+                        select p.row_id, case when p.turn = 1 then c.place
                             else turn_place(greatest(c.place, reached), c.weight, p.turn - 1) end as turn_place
-                    from unnest(chosen_rows, chosen_companies, chosen_turns, chosen_places, chosen_weights)
-                        as c(row_id, company_id, turns, place, weight)
-                    left join lateral (
-                        select t.floor_priority, t.floor_run_after, t.floor_task_id from turns t
-                        where t.ctid = c.row_id and is_over_dead_rows
-                    ) f on true
-                    cross join lateral (
-                        select h.*, (row_number() over ())::integer as turn
-                        from (
-                            select p.* from (
-                                (
-                                    select p.ctid as row_id, p.task_id, p.priority, p.run_after, p.type
+                        from unnest(chosen_rows, chosen_companies, chosen_places, chosen_weights, chosen_turns)
+                            as c(row_id, company_id, place, weight, turns)
+                        cross join lateral (
+                            select h.row_id, (row_number() over ())::integer as turn
+                            from (
+                                select p.row_id
+                                from (
+                                    select p.ctid as row_id, p.type
                                     from pending_tasks p
                                     where p.queue = line and p.company_id = c.company_id
-                                        and p.priority < coalesce(f.floor_priority, 32767)
                                     order by p.queue, p.company_id, p.priority, p.run_after, p.task_id
                                     limit c.turns + ahead
-                                )
-                                union all
-                                (
-                                    select p.ctid as row_id, p.task_id, p.priority, p.run_after, p.type
-                                    from pending_tasks p
-                                    where p.queue = line and p.company_id = c.company_id
-                                        and (p.priority, p.run_after, p.task_id)
-                                            >= (f.floor_priority, f.floor_run_after, f.floor_task_id)
-                                    order by p.queue, p.company_id, p.priority, p.run_after, p.task_id
-                                    limit c.turns + ahead
-                                )
-                            ) p
-                            where p.type <> all (skipped_types) and not (types_are_paused and exists (
-                                select from pauses z
-                                where z.company_id in (nobody, c.company_id) and z.queue in ('', line)
-                                    and z.type = p.type and (z.until is null or z.until > moment)))
-                            order by p.priority, p.run_after, p.task_id
-                            limit c.turns
-                        ) h
-                    ) p
-                    order by turn_place, c.company_id
-                    limit free
-                ), taken as (
-                    delete from pending_tasks p where p.ctid = any (array(select h.row_id from head h))
-                    returning p.*
+                                ) p
+                                where ahead = 0 or p.type <> all (skipped_types) and not (types_are_paused and exists (
+                                    select from pauses z
+                                    where z.company_id in (nobody, c.company_id) and z.queue in ('', line)
+                                        and z.type = p.type and (z.until is null or z.until > moment)))
+                                limit c.turns
+                            ) h
+                        ) p
+                        order by turn_place, c.company_id
+                        limit free
+                    ) h;
+                end if;
+
+                -- They change hands; the places of those served move on.
+                with taken as (
+                    delete from pending_tasks p
+                    using unnest(head_rows, head_places) as h(row_id, turn_place)
+                    where p.ctid = h.row_id
+                    returning p.*, h.turn_place
                 ), moved as (
                     insert into processing_tasks (company_id, task_id, queue, priority, run_after, type, retry_count,
                         rescue_count, event_number, worker_id, claim_token, claimed_at)
                     select t.company_id, t.task_id, t.queue, t.priority, t.run_after, t.type, t.retry_count,
                         t.rescue_count, t.event_number + 1, for_worker, with_token, moment
                     from taken t
-                ), turn as materialized (
-                    select t.company_id, t.task_id, h.turn_row, h.turn, h.turn_place, h.priority, h.run_after
-                    from taken t join head h on h.task_id = t.task_id
                 ), served as materialized (
-                    select c.row_id, c.company_id, c.weight, coalesce(s.turns, 0) as turns, s.furthest,
-                        coalesce(s.turns, 0) < c.turns or c.turns = 0 as is_idle,
+                    select c.row_id, c.company_id, coalesce(s.turns, 0) as turns, s.furthest,
                         case when s.turns > 0 then turn_place(greatest(c.place, reached), c.weight, s.turns)
                             else c.place end as next_place
-                    from unnest(chosen_rows, chosen_companies, chosen_turns, chosen_places, chosen_weights)
-                        as c(row_id, company_id, turns, place, weight)
+                    from unnest(chosen_rows, chosen_companies, chosen_places, chosen_weights)
+                        as c(row_id, company_id, place, weight)
                     left join (
                         select t.company_id, count(*)::integer as turns, max(t.turn_place) as furthest
-                        from turn t group by t.company_id
+                        from taken t group by t.company_id
                     ) s on s.company_id = c.company_id
-                ), last as (
-                    select distinct on (t.company_id) t.company_id, t.priority, t.run_after, t.task_id
-                    from turn t where is_over_dead_rows order by t.company_id, t.turn desc
                 ), advanced as (
                     update turns t
-                    set place = s.next_place,
-                        floor_priority = l.priority, floor_run_after = l.run_after, floor_task_id = l.task_id
-                    from served s left join last l on l.company_id = s.company_id
-                    where t.ctid = s.row_id and t.company_id = s.company_id and s.turns > 0
+                    set place = s.next_place, floor_priority = null, floor_run_after = null, floor_task_id = null
+                    from served s
+                    where t.ctid = s.row_id and t.company_id is not distinct from s.company_id and s.turns > 0
+                        and not is_over_dead_rows
                 )
-                select
-                    (select coalesce(array_agg(t.company_id order by t.turn_place, t.company_id), '{}') from turn t),
-                    (select coalesce(array_agg(t.task_id order by t.turn_place, t.company_id), '{}') from turn t),
-                    greatest(reached, max(s.furthest),
-                        max(s.next_place) filter (where s.is_idle and lifted and free > (select count(*) from turn)
-                            and s.next_place <= coalesce(behind_place, s.next_place))),
-                    array_agg(s.row_id) filter (where s.is_idle and s.turns = 0),
-                    array_agg(s.company_id) filter (where s.is_idle and s.turns = 0),
-                    array_agg(s.next_place) filter (where s.is_idle and s.turns = 0)
-                into pass_companies, pass_tasks, reached, idle_rows, idle_companies, idle_places
-                from served s;
+                select t.*, s.*
+                into pass_companies, pass_tasks, pass_run_afters, pass_retries, pass_rescues, pass_events,
+                    served_turns, next_places, furthest
+                from (
+                    select coalesce(array_agg(t.company_id), '{}'), coalesce(array_agg(t.task_id), '{}'),
+                        array_agg(t.run_after), array_agg(t.retry_count), array_agg(t.rescue_count),
+                        array_agg(t.event_number + 1)
+                    from (select * from taken t order by t.turn_place, t.company_id) t
+                ) t
+                cross join (
+                    select array_agg(s.turns), array_agg(s.next_place), max(s.furthest) from served s
+                ) s;
+                reached := greatest(reached, furthest);
+                if is_over_dead_rows then
+                    perform advance_floors(chosen_rows, chosen_companies, next_places, pass_companies, pass_tasks);
+                end if;
 
                 taken_companies := taken_companies || pass_companies;
                 taken_tasks := taken_tasks || pass_tasks;
-                free := free - cardinality(pass_tasks);
+                taken_run_afters := taken_run_afters || pass_run_afters;
+                taken_retries := taken_retries || pass_retries;
+                taken_rescues := taken_rescues || pass_rescues;
+                taken_events := taken_events || pass_events;
                 passed_over := 0;
+                exhausted := listed < look * free;
+                free := free - cardinality(pass_tasks);
                 if free > 0 then
                     look := least(64, case when pass_tasks = '{}' then look * 2
-                        else ceil((select sum(c) from unnest(chosen_turns) c)::numeric / cardinality(pass_tasks)) end);
+                        else (listed + cardinality(pass_tasks) - 1) / cardinality(pass_tasks) end);
+                    behind_place := sight_place;
+                    behind_company := sight_company;
+                    if not exhausted then
+                        select c.place, c.company_id into behind_place, behind_company
+                        from unnest(chosen_ends, chosen_companies) as c(place, company_id)
+                        order by c.place desc nulls last, c.company_id desc limit 1;
+                    end if;
+                    if lifted then
+                        select greatest(reached, max(s.place)) into reached
+                        from unnest(chosen_turns, served_turns, next_places) as s(turns, served, place)
+                        where (s.served < s.turns or s.turns = 0) and s.place <= coalesce(behind_place, s.place);
+                    end if;
                 end if;
                 if free > 0 or any_is_rated then
                     select array_agg(h.company_id), array_agg(h.hands), array_agg(h.started)
@@ -481,39 +436,17 @@ begin
                         group by h.company_id
                     ) h;
                 end if;
-
-                -- Who has no work, or may not have it done, keeps its place until the rotation has passed it, and
-                -- then leaves the walk; see company_lock.
-                if idle_rows is not null and may_leave > 0 then
-                    select array_agg(i.row_id), array_agg(i.company_id) into idle_rows, idle_companies
-                    from (
-                        select i.row_id, i.company_id
-                        from unnest(idle_rows, idle_companies, idle_places) as i(row_id, company_id, place)
-                        where i.place <= reached
-                        limit may_leave
-                    ) i
-                    where pg_try_advisory_xact_lock(company_lock(cell, i.company_id));
-                    may_leave := may_leave - coalesce(cardinality(idle_rows), 0);
-                    with leaving as materialized (
-                        select i.row_id, i.company_id
-                        from unnest(idle_rows, idle_companies) as i(row_id, company_id)
-                        left join lateral (
-                            select c.paused from companies c where c.id = i.company_id offset 0) c on true
-                        left join lateral (
-                            select true as found from pending_tasks p
-                            where p.queue = line and p.company_id = i.company_id
-                            order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p on true
-                        where coalesce(c.paused, true) or p.found is null
-                    ), turns_left as (
-                        delete from turns t where t.ctid = any (array(select l.row_id from leaving l)) and t.queue = line
-                    )
-                    delete from lines x using leaving l where x.company_id = l.company_id and x.queue = line;
+                if may_leave > 0 and 0 = any (served_turns) then
+                    may_leave := may_leave - leave_rotation(
+                        line, chosen_rows, chosen_companies, next_places, served_turns, reached, may_leave);
                 end if;
-                exit when behind_place is null;
+                exit when free > 0 and behind_place is null;
             end loop;
 
             if reached > coalesce(known.place, 0) then
-                delete from rotations r where r.queue = line and r.place = known.place;
+                with left_behind as (
+                    delete from rotations r where r.queue = line and r.place = known.place
+                )
                 insert into rotations (queue, place, lowest_turn) values (line, reached, least(reached, (
                     select t.place from turns t where t.queue = line and t.place >= lowest
                     order by t.queue, t.place, t.company_id limit 1)));
@@ -521,41 +454,12 @@ begin
         end loop;
     end loop;
 
-    -- What starts is owed; who has reached a limit rests.
     if any_is_rated and taken_tasks <> '{}' then
-        with spent as materialized (
-            select c.id, coalesce(b.number, 0) as number, c.rate_seconds,
-                owed(c.rate_tasks, c.rate_seconds, c.rate_burst, b, moment)
-                    + h.started * c.rate_seconds * 1000000::bigint as owed
-            from unnest(holders, started) as h(company_id, started)
-            cross join lateral (
-                select c.* from companies c where c.id = h.company_id and c.rate_tasks is not null offset 0) c
-            left join lateral (
-                select b.* from buckets b where b.company_id = c.id order by b.company_id desc, b.number desc limit 1
-            ) b on true
-            where h.started > 0
-        ), gone as (
-            delete from buckets b using spent s where b.company_id = s.id and b.number = s.number
-        )
-        insert into buckets (company_id, number, owed, seconds, at)
-        select s.id, s.number + 1, s.owed, s.rate_seconds, moment from spent s;
+        perform spend(holders, started, moment);
     end if;
     if resting_rows <> '{}' then
-        with resting as materialized (
-            select r.row_id, r.queue, max(r.until) as until, max(r.below) as below
-            from unnest(resting_rows, resting_queues, resting_until, resting_below) as r(row_id, queue, until, below)
-            group by r.row_id, r.queue
-        ), left_the_walk as (
-            update turns t set queue = '!' || r.queue from resting r
-            where t.ctid = r.row_id and t.queue = r.queue
-            returning t.company_id, r.queue, t.place, r.until, r.below
-        )
-        update lines l
-        set rests_place = w.place, rests_until = case when w.below is null then w.until end,
-            full_since = case when w.below is not null then moment end, rests_below = w.below
-        from left_the_walk w where l.company_id = w.company_id and l.queue = w.queue;
+        perform rest(moment, resting_rows, resting_queues, resting_until, resting_below);
     end if;
-
     if taken_tasks <> '{}' and (is_over_dead_rows or not looked_lately) then
         perform look(moment, is_over_dead_rows, oldest_claim);
     end if;
@@ -565,12 +469,11 @@ begin
     end if;
 
     return query
-    select t.company_id, t.id, t.type, t.queue, t.priority, p.run_after, p.retry_count, p.rescue_count,
-        p.event_number, p.claimed_at, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at,
+    select t.company_id, t.id, t.type, t.queue, t.priority, o.run_after, o.retry_count, o.rescue_count,
+        o.event_number, moment, t.payload::text, t.max_retries, t.timeout_seconds, t.request_id, t.created_at,
         t.traceparent, null::timestamptz
-    from unnest(taken_companies, taken_tasks) with ordinality as o(company_id, task_id, turn)
-    cross join lateral (
-        select * from processing_tasks p where p.company_id = o.company_id and p.task_id = o.task_id offset 0) p
+    from unnest(taken_companies, taken_tasks, taken_run_afters, taken_retries, taken_rescues, taken_events)
+        with ordinality as o(company_id, task_id, run_after, retry_count, rescue_count, event_number, turn)
     cross join lateral (select * from tasks t where t.company_id = o.company_id and t.id = o.task_id offset 0) t
     order by o.turn;
 

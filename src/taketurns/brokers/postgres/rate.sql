@@ -41,3 +41,28 @@ as $$
         select b from buckets b where b.company_id = of_company order by b.company_id desc, b.number desc limit 1
     ) newest(b) on true
 $$;
+
+-- What these companies started in a claim is owed.
+create or replace function spend(companies uuid[], started integer[], moment timestamptz) returns void
+language plpgsql volatile
+set search_path from current
+as $$
+begin
+    with spent as materialized (
+        select c.id, coalesce(b.number, 0) as number, c.rate_seconds,
+            owed(c.rate_tasks, c.rate_seconds, c.rate_burst, b, moment)
+                + h.started * c.rate_seconds * 1000000::bigint as owed
+        from unnest(companies, started) as h(company_id, started)
+        cross join lateral (
+            select c.* from companies c where c.id = h.company_id and c.rate_tasks is not null offset 0) c
+        left join lateral (
+            select b.* from buckets b where b.company_id = c.id order by b.company_id desc, b.number desc limit 1
+        ) b on true
+        where h.started > 0
+    ), gone as (
+        delete from buckets b using spent s where b.company_id = s.id and b.number = s.number
+    )
+    insert into buckets (company_id, number, owed, seconds, at)
+    select s.id, s.number + 1, s.owed, s.rate_seconds, moment from spent s;
+end
+$$;

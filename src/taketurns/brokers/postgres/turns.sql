@@ -50,3 +50,51 @@ create or replace function place_reached(in_queue text) returns bigint
 language sql stable
 set search_path from current
 as $$ select coalesce((select r.place from rotations r where r.queue = in_queue order by r.place desc limit 1), 0) $$;
+
+-- Let companies leave the rotation of a queue: of these turns, in which nothing was served, those that the rotation has
+-- passed, if there is no work, or none that may be done. Answers how many were looked at, at most `most`: each takes a
+-- lock, and the server's table of them is small. Who is about to join keeps its turn: see company_lock.
+-- Safe because it runs under the cell's lock. Lives on pending_tasks_pkey and lines_pkey.
+create or replace function leave_rotation(
+    in_queue text,
+    turn_rows tid[],
+    companies uuid[],
+    places bigint[],
+    served integer[],
+    reached bigint,
+    most integer
+) returns integer
+language plpgsql volatile
+set search_path from current
+as $$
+declare
+    idle_rows tid[];
+    idle_companies uuid[];
+begin
+    select array_agg(i.row_id), array_agg(i.company_id) into idle_rows, idle_companies
+    from (
+        select i.row_id, i.company_id
+        from unnest(turn_rows, companies, places, served) as i(row_id, company_id, place, served)
+        where i.served = 0 and i.place <= reached
+        limit most
+    ) i
+    where pg_try_advisory_xact_lock(company_lock(current_schema()::text, i.company_id));
+    if idle_rows is null then
+        return 0;
+    end if;
+    with leaving as materialized (
+        select i.row_id, i.company_id
+        from unnest(idle_rows, idle_companies) as i(row_id, company_id)
+        left join lateral (select c.paused from companies c where c.id = i.company_id offset 0) c on true
+        left join lateral (
+            select true as found from pending_tasks p
+            where p.queue = in_queue and p.company_id = i.company_id
+            order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p on true
+        where coalesce(c.paused, true) or p.found is null
+    ), turns_left as (
+        delete from turns t where t.ctid = any (array(select l.row_id from leaving l)) and t.queue = in_queue
+    )
+    delete from lines x using leaving l where x.company_id = l.company_id and x.queue = in_queue;
+    return cardinality(idle_rows);
+end
+$$;

@@ -670,6 +670,7 @@ def _create_limits() -> None:
     op.create_index(
         "pauses_until_idx", "pauses", ["until"], unique=False, postgresql_where=sa.text("until is not null")
     )
+    op.create_index("pauses_type_idx", "pauses", ["type"], unique=False, postgresql_where=sa.text("type <> ''"))
 
 
 def downgrade() -> None:
