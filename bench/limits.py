@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 
 from bench import results
-from bench.claim import Case, measure, ours
+from bench.claim import Case, medians_of, ours
 from bench.server import connect, described, measured_server
 from scripts.perf_seed import Backlog
 from taketurns.storage import schema
@@ -106,7 +106,7 @@ def run(*, command: str, companies: int = 1_000, tasks: int = 1_000_000, rounds:
         medians = {
             batch: {
                 case.name: taken
-                for case, taken in measure(
+                for case, taken in medians_of(
                     [Case(name, OTHERS, batch, claim) for name, claim in claims.items()], rounds=rounds
                 ).items()
             }

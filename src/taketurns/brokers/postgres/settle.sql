@@ -23,6 +23,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set enable_memoize = off
 set jit = off
 as $$
     with moment as materialized (

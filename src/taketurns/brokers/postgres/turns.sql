@@ -1,7 +1,7 @@
 -- The place of the `ahead`-th turn after a place, for a company of this weight. A round is 32768 units long, and a company
 -- of weight w has its turns at (n - 1/2) / w rounds for every whole n, rounded down to a unit. That is exact: two places
 -- of weights up to 100 that differ at all are 1 / 19800 of a round apart, more than a unit, so units are ordered as
--- places are, and tell each of them from every other. See decisions/0010.
+-- places are, and tell each of them from every other. See decisions/0010 and 0021.
 
 create or replace function turn_place(after bigint, weight integer, ahead integer) returns bigint
 language sql immutable
