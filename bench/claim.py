@@ -117,7 +117,7 @@ def seeded(server: PostgresServer, backlog: Backlog, *, with_usual: bool) -> str
     with psycopg.connect(url, autocommit=True) as connection:
         perf_seed.seed_cell(connection, backlog)
         if with_usual:
-            perf_seed.seed_usual(connection, backlog)
+            perf_seed.seed_usual(connection)
         connection.execute("checkpoint")
     print(f"seeded {backlog.tasks:,} tasks of {backlog.companies:,} companies in {time.monotonic() - began:.0f} s")
     return url

@@ -1,8 +1,9 @@
-"""Fill a database for measurements: a cell with a backlog, and the same backlog in one plain table.
+"""Fill a database for measurements: a cell with a backlog, and the same backlog in one plain table; or a long history.
 
 One company has 80 % of the tasks, the others share the rest; 20 % of the tasks are delayed. The same seed makes the
-same rows, save that times are counted from the moment of seeding. The plain table, `usual.tasks`, is what the two
-usual claims run on (perf_explain_window.sql, perf_explain_lateral.sql).
+same rows, save that times are counted from the moment of seeding. The server makes the rows itself, a million in about
+half a minute. The plain table, `usual.tasks`, is what the two usual claims run on (perf_explain_window.sql,
+perf_explain_lateral.sql).
 """
 
 from __future__ import annotations
@@ -10,10 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from dataclasses import asdict, dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -26,7 +24,7 @@ from taketurns.storage.database import conninfo
 SEED = 42
 FLOOD = 0.8
 DELAYED = 0.2
-BLOCK = 20_000
+LOCKS = 1_000  # that one statement takes: the server's table of them is small
 
 CELL_TABLES = (
     "companies, tasks, scheduled_tasks, pending_tasks, processing_tasks, lines, turns, rotations, looks, task_events,"
@@ -67,15 +65,6 @@ class Backlog:
     flood: float = FLOOD
 
 
-@dataclass(frozen=True, slots=True)
-class SeededTask:
-    company_id: UUID
-    task_id: UUID
-    created_at: datetime
-    run_after: datetime
-    is_delayed: bool
-
-
 def companies_of(backlog: Backlog) -> list[tuple[UUID, str, int]]:
     """The id, slug and weight of each company; the first one floods."""
     chance = random.Random(f"{backlog.seed} companies")
@@ -85,92 +74,82 @@ def companies_of(backlog: Backlog) -> list[tuple[UUID, str, int]]:
     ]
 
 
-def tasks_of(backlog: Backlog, *, now: datetime) -> Iterator[SeededTask]:
-    """The tasks in order of their creation, one a millisecond, the last of them now."""
-    chance = random.Random(f"{backlog.seed} tasks")
-    flooder, *others = [company_id for company_id, _, _ in companies_of(backlog)]
-    for place in range(backlog.tasks):
-        company_id = flooder if not others or chance.random() < backlog.flood else chance.choice(others)
-        created_at = now - timedelta(milliseconds=backlog.tasks - place)
-        is_delayed = chance.random() < DELAYED
-        run_after = now + timedelta(seconds=chance.randint(1, 30) * 86_400) if is_delayed else created_at
-        yield SeededTask(company_id, _uuid7(place, chance), created_at, run_after, is_delayed)
-
-
 def _uuid7(place: int, chance: random.Random) -> UUID:
     """The UUIDv7 of a millisecond of an epoch of its own."""
     return UUID(int=(1_700_000_000_000 + place) << 80 | 7 << 76 | chance.getrandbits(12) << 64 | 2 << 62 | place)
 
 
 def seed_cell(connection: psycopg.Connection[Any], backlog: Backlog, *, schema: str = "taketurns") -> None:
-    """Fill a cell that migrations have built, in place of what is in it."""
+    """Fill a cell that migrations have built, in place of what is in it. The connection's names are the cell's then."""
     connection.execute(sql.SQL("set search_path to {}").format(sql.Identifier(schema)))
     connection.execute(f"truncate {CELL_TABLES}".encode())
+    companies = companies_of(backlog)
     with connection.cursor().copy("copy companies (id, slug, name, weight) from stdin") as copy:
-        for company_id, slug, weight in companies_of(backlog):
+        for company_id, slug, weight in companies:
             copy.write_row((company_id, slug, slug, weight))
-    for block in _blocks(backlog):
-        _copy(connection, _RECORDS, block, _record)
-        _copy(connection, _SCHEDULED, [task for task in block if task.is_delayed], _scheduled)
-        _copy(connection, _PENDING, [task for task in block if not task.is_delayed], _pending)
-    for (company_id,) in connection.execute("select distinct company_id from pending_tasks").fetchall():
-        connection.execute("select join_rotation(%s, '{default}')", (company_id,))
+    connection.execute(_RECORDS, {**asdict(backlog), "delayed": DELAYED, "ids": [company[0] for company in companies]})
+    connection.execute(_SCHEDULED)
+    connection.execute(_PENDING)
+    waiting = [row[0] for row in connection.execute("select distinct company_id from pending_tasks").fetchall()]
+    for start in range(0, len(waiting), LOCKS):
+        some = waiting[start : start + LOCKS]
+        connection.execute("select join_rotation(id, '{default}') from unnest(%s::uuid[]) as id", (some,))
     connection.execute("vacuum (analyze)")
 
 
-def seed_usual(connection: psycopg.Connection[Any], backlog: Backlog) -> None:
-    """Fill the plain table with the same tasks."""
+def seed_history(connection: psycopg.Connection[Any], tasks: int) -> None:
+    """Add tasks that are completed to the companies of a cell, in turn: what `claim` and `settle` leave of each."""
+    connection.execute(_HISTORY, (tasks,))
+    connection.execute("vacuum (analyze) tasks")
+
+
+def seed_usual(connection: psycopg.Connection[Any]) -> None:
+    """Fill the plain table with the tasks of the cell that was seeded on this connection."""
     connection.execute(USUAL)
-    with connection.cursor().copy("copy usual.companies (id) from stdin") as copy:
-        for company_id, _, _ in companies_of(backlog):
-            copy.write_row((company_id,))
-    for block in _blocks(backlog):
-        _copy(connection, _USUAL, block, _usual)
+    connection.execute(_USUAL)
     connection.execute(USUAL_INDEX)
     connection.execute("vacuum (analyze)")
 
 
-_RECORDS: LiteralString = (
-    "copy tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at) from stdin"
-)
-_SCHEDULED: LiteralString = "copy scheduled_tasks (company_id, task_id, queue, run_after, priority, type) from stdin"
-_PENDING: LiteralString = "copy pending_tasks (queue, company_id, priority, run_after, task_id, type) from stdin"
-_USUAL: LiteralString = (
-    "copy usual.tasks (id, company_id, type, status, priority, payload, run_after, created_at) from stdin"
-)
-_PAYLOAD = '{"to": "somebody@example.com"}'
-
-
-def _record(task: SeededTask) -> str:
-    return f"{task.company_id}\t{task.task_id}\twork\tdefault\t5\t{task.run_after}\t5\t{_PAYLOAD}\t{task.created_at}\n"
-
-
-def _scheduled(task: SeededTask) -> str:
-    return f"{task.company_id}\t{task.task_id}\tdefault\t{task.run_after}\t5\twork\n"
-
-
-def _pending(task: SeededTask) -> str:
-    return f"default\t{task.company_id}\t5\t{task.run_after}\t{task.task_id}\twork\n"
-
-
-def _usual(task: SeededTask) -> str:
-    return f"{task.task_id}\t{task.company_id}\twork\tpending\t5\t{_PAYLOAD}\t{task.run_after}\t{task.created_at}\n"
-
-
-def _blocks(backlog: Backlog) -> Iterator[list[SeededTask]]:
-    tasks = tasks_of(backlog, now=datetime.now(UTC))
-    while block := list(islice(tasks, BLOCK)):
-        yield block
-
-
-def _copy(
-    connection: psycopg.Connection[Any],
-    statement: LiteralString,
-    tasks: Iterable[SeededTask],
-    line: Callable[[SeededTask], str],
-) -> None:
-    with connection.cursor().copy(statement) as copy:
-        copy.write("".join(map(line, tasks)))
+_RECORDS: LiteralString = """
+    insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at)
+    select
+        (%(ids)s::uuid[])[1 + case when chance < %(flood)s or %(companies)s = 1 then 0
+            else 1 + floor(other * (%(companies)s - 1))::integer end],
+        (lpad(to_hex(1700000000000 + place), 12, '0') || '7000' || '8000' || lpad(to_hex(place), 12, '0'))::uuid,
+        'work', 'default', 5,
+        case when late < %(delayed)s then moment + make_interval(days => 1 + floor(late / %(delayed)s * 30)::integer)
+            else created_at end,
+        5, '{"to": "somebody@example.com"}', created_at
+    from (
+        select place, moment, moment - make_interval(secs => (%(tasks)s - place) * 0.001) as created_at,
+            (hashint8extended(place, %(seed)s * 10) & 1048575) / 1048576.0 as chance,
+            (hashint8extended(place, %(seed)s * 10 + 1) & 1048575) / 1048576.0 as other,
+            (hashint8extended(place, %(seed)s * 10 + 2) & 1048575) / 1048576.0 as late
+        from generate_series(0, %(tasks)s - 1) place, (select clock_timestamp() as moment offset 0) clock
+    ) task
+"""
+_SCHEDULED: LiteralString = """
+    insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
+    select company_id, id, queue, run_after, priority, type from tasks where run_after > created_at
+"""
+_PENDING: LiteralString = """
+    insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
+    select queue, company_id, priority, run_after, id, type from tasks where run_after = created_at
+"""
+_HISTORY: LiteralString = """
+    insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, payload, created_at, started_at,
+        finished_at, event_number, worker_id)
+    select ids[1 + place %% cardinality(ids)],
+        (lpad(to_hex(1600000000000 + place), 12, '0') || '7000' || '8000' || lpad(to_hex(place), 12, '0'))::uuid,
+        'work', 'default', 5, past, 5, '{"to": "somebody@example.com"}', past, past, past, 3, gen_random_uuid()
+    from (select array_agg(id) as ids, clock_timestamp() - interval '1 hour' as past from companies offset 0) c,
+        generate_series(0, %s - 1) place
+"""
+_USUAL: LiteralString = """
+    insert into usual.tasks (id, company_id, type, status, priority, payload, run_after, created_at)
+    select id, company_id, type, 'pending', priority, payload, run_after, created_at from tasks
+"""
 
 
 def main() -> None:
@@ -188,7 +167,7 @@ def main() -> None:
     cell.upgrade(options.url, schema=options.schema)
     with psycopg.connect(conninfo(options.url), autocommit=True) as connection:
         seed_cell(connection, backlog, schema=options.schema)
-        seed_usual(connection, backlog)
+        seed_usual(connection)
     print(f"{backlog.tasks:,} tasks of {backlog.companies:,} companies in {time.monotonic() - began:.0f} s")
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from bench import plots
 
 if TYPE_CHECKING:
     from bench.fairness.measurement import Shares
@@ -16,33 +15,16 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {"ours": "#0b6e4f", "FIFO": "#c1440e", "LATERAL": "#3b5b92"}
 MARKERS: Final = {"ours": "o", "FIFO": "s", "LATERAL": "D"}
-STYLE: Final = {
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.size": 11,
-    "grid.color": "#e4e4e4",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fairness",
-}
 
 
 def draw(of_shares: Sequence[Shares], of_waits: Sequence[Waits], into: Path) -> list[Path]:
     """`fairness.png` and `fairness.svg` in this directory."""
-    into.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(13, 10.5), layout="constrained")
+    with plots.drawn("fairness", into, size=(13, 10.5), dots_per_inch=130) as (figure, paths):
         above, below = figure.subfigures(2, 1)
         _draw_shares(above.subplots(), of_shares)
         index, waits = below.subplots(1, 2)
         _draw_index(index, of_shares)
         _draw_waits(waits, of_waits)
-        paths = [into / f"fairness.{form}" for form in ("png", "svg")]
-        for path in paths:
-            figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
 
 

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
-from bench.fairness.plot import STYLE
+from bench import plots
 from bench.peers.tables import Measured
 
 OURS: Final = "#0b6e4f"
@@ -26,21 +23,16 @@ PANELS: Final = (
 
 def draw(measured: Sequence[Measured], into: Path) -> list[Path]:
     """`peers.png` and `peers.svg` in this directory."""
-    into.mkdir(parents=True, exist_ok=True)
     panels = [panel for panel in PANELS if any(each.median(panel[0]) is not None for each in measured)]
     most = max(sum(each.median(name) is not None for each in measured) for name, _, _ in panels)
     height = max(2.0, 0.3 * most + 1.0)
-    with mpl.rc_context({**STYLE, "svg.hashsalt": "peers"}):
-        lines = -(-len(panels) // 2)
-        figure = Figure(figsize=(14, height * lines), layout="constrained")
+    lines = -(-len(panels) // 2)
+    with plots.drawn("peers", into, size=(14, height * lines)) as (figure, paths):
         axes = figure.subplots(lines, 2, squeeze=False).flat
         for panel, place in zip(panels, axes, strict=False):
             _draw_panel(place, measured, *panel)
         for place in list(axes)[len(panels) :]:
             place.set_visible(False)
-        paths = [into / f"peers.{form}" for form in ("png", "svg")]
-        for path in paths:
-            figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
 
 

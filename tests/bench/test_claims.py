@@ -20,7 +20,7 @@ BACKLOG = Backlog(2_000, 10)
 def seeded_url(database_url: str) -> str:
     with psycopg.connect(database_url, autocommit=True) as connection:
         perf_seed.seed_cell(connection, BACKLOG)
-        perf_seed.seed_usual(connection, BACKLOG)
+        perf_seed.seed_usual(connection)
     return database_url
 
 
