@@ -37,6 +37,27 @@ def _claim(cell: PostgresCell, batch: int, now: datetime, connection: psycopg.Co
     plan: dict[str, Any] = plans[0]["Plan"]
     assert plan["Actual Rows"] == batch
     cell.finish_all(but_of=but_of)
+    return _pages(plan)
+
+
+def pages_of(cell: PostgresCell, statement: str) -> float:
+    """How many pages a statement touches while ten tasks run, the median of a few times."""
+
+    def once(connection: psycopg.Connection[Row]) -> int:
+        assert len(cell.take(10, on=connection)) == 10
+        ((plans,),) = connection.execute(
+            f"explain (analyze, buffers, timing off, format json) {statement}".encode()
+        ).fetchall()
+        plan: dict[str, Any] = plans[0]["Plan"]
+        assert plan["Actual Rows"] == 10
+        cell.finish_all()
+        return _pages(plan)
+
+    with connect(cell.url) as connection:
+        return median(once(connection) for _ in range(5))
+
+
+def _pages(plan: dict[str, Any]) -> int:
     return sum(int(plan[f"{kind} Blocks"]) for kind in ("Shared Hit", "Shared Read", "Local Hit", "Local Read"))
 
 
@@ -165,6 +186,32 @@ def test_companies_at_their_limit_cost_a_claim_no_more_than_the_hands_that_they_
         analyze(cell)
         assert cell.rows("select count(*) from processing_tasks") == [(300,)]
     assert pages(new_cell, 10, but_of="limited") <= FLAT * pages(bare_cell, 10, but_of="limited")
+
+
+SETTLE = """
+    select * from settle(
+        array(select p.company_id from processing_tasks p order by p.company_id, p.task_id),
+        array(select p.task_id from processing_tasks p order by p.company_id, p.task_id),
+        array(select p.claim_token from processing_tasks p order by p.company_id, p.task_id),
+        array_fill('completed'::text, array[10]), null, null, null)
+"""
+ENQUEUE = """
+    select * from enqueue((select c.id::text from companies c order by c.id limit 1),
+        array(select gen_random_uuid() from generate_series(1, 10)), array_fill('work'::text, array[10]),
+        array_fill('{}'::text, array[10]), array_fill('default'::text, array[10]), array_fill(5::smallint, array[10]),
+        array_fill(null::timestamptz, array[10]), array_fill(null::float8, array[10]), array_fill(0, array[10]),
+        array_fill(null::float8, array[10]))
+"""
+
+
+@pytest.mark.parametrize("fill", [large_backlog, many_companies, much_delayed, long_history])
+def test_what_begins_and_ends_tasks_reads_no_more_of_a_large_cell_than_of_a_small_one(
+    bare_cell: PostgresCell, new_cell: PostgresCell, fill: Fill
+) -> None:
+    with_stale_statistics(small)(bare_cell)
+    with_stale_statistics(fill)(new_cell)
+    for statement in (ENQUEUE, SETTLE):
+        assert pages_of(new_cell, statement) <= FLAT * pages_of(bare_cell, statement)
 
 
 def test_a_batch_costs_in_proportion_to_its_size(bare_cell: PostgresCell) -> None:
