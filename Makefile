@@ -7,6 +7,9 @@ UPGRADE ?=
 SMALL ?=
 PEERS ?=
 SCENARIOS ?=
+ONLY ?=
+MOST ?=
+MINUTES ?=
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -16,7 +19,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pythons browser check bench bench-fairness bench-peers lock clean
+.PHONY: help up test test-pythons browser check bench bench-fairness bench-growth bench-soak bench-peers bench-check
+.PHONY: lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +46,15 @@ bench: $(BENCH_INSTALLED) ## measure, and write bench/RESULTS.md
 
 bench-fairness: $(BENCH_INSTALLED) ## measure fairness beside FIFO and LATERAL, and draw bench/plots (SMALL=1 tries it)
 	@$(BIN)/python -m bench fairness $(if $(SMALL),--small)
+
+bench-growth: $(BENCH_INSTALLED) ## measure against what grows, half an hour (ONLY=claim|workers|history|snapshot, MOST=1000000, SMALL=1)
+	@$(BIN)/python -m bench growth $(if $(ONLY),--only $(ONLY)) $(if $(MOST),--most $(MOST)) $(if $(SMALL),--small)
+
+bench-soak: $(BENCH_INSTALLED) ## watch the tables under half the top rate for half an hour (MINUTES=10, SMALL=1)
+	@$(BIN)/python -m bench soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SMALL),--small)
+
+bench-check: $(INSTALLED) ## tell which recorded ratios got worse by more than 15 %
+	@$(BIN)/python -m bench check
 
 bench-peers: $(BENCH_INSTALLED) ## measure beside other task queues (PEERS="graphile bullmq", SCENARIOS=drain, SMALL=1)
 	@$(BIN)/python -m bench.peers $(if $(PEERS),--peers $(PEERS)) $(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(if $(SMALL),--small)

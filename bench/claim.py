@@ -44,8 +44,9 @@ class Case:
     claim: Claim
 
 
-def ours(connection: Connection) -> Claim:
-    """Our claim; what it took is settled outside the measured time, so that every claim finds nothing in flight."""
+def ours(connection: Connection, *, settled: Callable[[Sequence[uuid.UUID]], object] | None = None) -> Claim:
+    """Our claim; what it took is settled outside the measured time, so that every claim finds nothing in flight, and
+    `settled` is told whose tasks they were."""
 
     def claim(batch: int) -> float:
         token = uuid.uuid4()
@@ -60,6 +61,8 @@ def ours(connection: Connection) -> Claim:
             "select from settle(%s, %s, %s, %s, null, null, null)",
             ([row[0] for row in taken], [row[1] for row in taken], [token] * batch, ["completed"] * batch),
         )
+        if settled is not None:
+            settled([row[0] for row in taken])
         return seconds
 
     return claim
@@ -110,7 +113,7 @@ def medians_of(cases: Sequence[Case], *, rounds: int) -> dict[Case, float]:
 
 def seeded(server: PostgresServer, backlog: Backlog, *, with_usual: bool) -> str:
     """A database with this backlog."""
-    name = f"backlog_{backlog.tasks}_{backlog.companies}_{backlog.heaviest}"
+    name = f"backlog_{backlog.tasks}_{backlog.companies}_{backlog.heaviest}_{backlog.seed}"
     url = server.create_database(name)
     schema.upgrade(url)  # a database of this name is filled anew
     began = time.monotonic()

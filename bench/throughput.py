@@ -113,7 +113,7 @@ def enqueue(server: PostgresServer, *, command: str) -> None:
         single = _singles_per_second(connection, 3_000)
         rates: dict[str, list[float]] = {"enqueue": [], "COPY": []}
         for _ in range(5):
-            rates["enqueue"].append(_bulk_per_second(connection, 20_000))
+            rates["enqueue"].append(bulk_per_second(connection, 20_000))
             rates["COPY"].append(_copied_per_second(connection, 20_000))
     bulk, copy = (sorted(rates[name])[2] for name in ("enqueue", "COPY"))
     results.record(
@@ -149,7 +149,7 @@ def _singles_per_second(connection: Connection, count: int) -> float:
     return count / (time.perf_counter() - began)
 
 
-def _bulk_per_second(connection: Connection, count: int) -> float:
+def bulk_per_second(connection: Connection, count: int) -> float:
     began = time.perf_counter()
     for _ in range(count // 1_000):
         _enqueue(connection, 1_000)

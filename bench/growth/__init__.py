@@ -1,0 +1,1 @@
+"""How figures move as something grows."""
