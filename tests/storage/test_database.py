@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from taketurns.engine.errors import InvalidData
+from taketurns.storage.arrays import Texts, Uuids, texts_or_none
 from taketurns.storage.database import Database, conninfo
 
 POOL_SIZE = 4
@@ -54,3 +56,21 @@ async def test_a_value_that_postgresql_refuses_is_told_in_a_word_of_ours(databas
     with pytest.raises(InvalidData):
         async with database.connection() as connection:
             await (await connection.execute("select '-infinity'::timestamptz")).fetchone()
+
+
+async def test_arrays_reach_the_server_element_by_element(database: Database) -> None:
+    """An empty text, what an array's text form would quote, and no text at all."""
+    ids = Uuids([UUID(int=0), UUID(int=2**128 - 1)])
+    texts = Texts(["", 'say "{}", \\', None, "null", "\N{SNOWMAN}"])
+
+    rows = await database.run(b"select %s, %s, cardinality(%s::uuid[]), %s::text[]", (ids, texts, Uuids(), Texts()))
+
+    assert rows == [(list(ids), list(texts), 0, [])]
+    assert texts_or_none([None, None]) is None
+    assert texts_or_none([None, ""]) == (None, "")
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800"])
+async def test_an_array_of_what_is_no_text_to_the_server_is_invalid_data(database: Database, text: str) -> None:
+    with pytest.raises(InvalidData):
+        await database.run(b"select %s", (Texts([text]),))

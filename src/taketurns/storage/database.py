@@ -261,7 +261,7 @@ async def fetch(connection: AsyncConnection[Row], schema: str, statement: Execut
 
 
 async def _rows(cursor: AsyncCursor[Row]) -> list[Row]:
-    return await cursor.fetchall() if cursor.description else []
+    return await cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
 
 def compile_statement(schema: str, statement: Executable) -> tuple[str, dict[str, Any]]:

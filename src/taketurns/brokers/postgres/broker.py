@@ -38,6 +38,7 @@ from taketurns.engine.task import (
     Status,
 )
 from taketurns.storage import quotas
+from taketurns.storage.arrays import Texts, Uuids, texts_or_none
 from taketurns.storage.database import Database, Row, call
 from taketurns.storage.ids import new_id
 
@@ -127,29 +128,21 @@ class PostgresBroker:
         return Claimed((ClaimedTask(*(*row[:-1], token)) for row in rows), again_at=again_at)
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
-        ordered = sorted(reports, key=lambda report: (report.task.company_id, report.task.task_id))
+        ordered = sorted(reports, key=lambda report: _order(report.task))
         rows = await self.database.call(
             "settle",
-            [report.task.company_id for report in ordered],
-            [report.task.task_id for report in ordered],
-            [report.task.claim_token for report in ordered],
-            [report.outcome.value for report in ordered],
-            [report.result for report in ordered],
-            [report.error for report in ordered],
+            *_named([report.task for report in ordered]),
+            Texts([report.outcome.value for report in ordered]),
+            texts_or_none([report.result for report in ordered]),
+            texts_or_none([report.error for report in ordered]),
             _seconds(report.delay_seconds for report in ordered),
             at,
         )
         return {task_id for _, task_id in rows}
 
     async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
-        ordered = sorted(tasks, key=lambda task: (task.company_id, task.task_id))
-        rows = await self.database.call(
-            "release",
-            [task.company_id for task in ordered],
-            [task.task_id for task in ordered],
-            [task.claim_token for task in ordered],
-            at,
-        )
+        ordered = sorted(tasks, key=_order)
+        rows = await self.database.call("release", *_named(ordered), at)
         self.notifier.announce(task.queue for task in ordered)
         return {task_id for _, task_id in rows}
 
@@ -253,6 +246,20 @@ def _unknown(company: str) -> Iterator[None]:
         raise UnknownCompany(company) from error
 
 
+def _order(task: ClaimedTask) -> tuple[int, int]:
+    """The order in which moves lock the rows of tasks; that of PostgreSQL for ids."""
+    return task.company_id.int, task.task_id.int
+
+
+def _named(tasks: Sequence[ClaimedTask]) -> tuple[Uuids, Uuids, Uuids]:
+    """What names claimed tasks to the verbs that move them."""
+    return (
+        Uuids([task.company_id for task in tasks]),
+        Uuids([task.task_id for task in tasks]),
+        Uuids([task.claim_token for task in tasks]),
+    )
+
+
 def _begun(task: NewTask, made: Enqueued, moment: datetime, token: UUID) -> ClaimedTask:
     """A new task as the one attempt at it has it."""
     return ClaimedTask(
@@ -291,12 +298,12 @@ def enqueue_arguments(
     uniques = [task.unique for task in tasks] if any(task.unique is not None for task in tasks) else None
     return (
         company,
-        [task.task_id or new_id() for task in tasks],
-        [task.type for task in tasks],
-        [task.payload for task in tasks],
-        [task.queue for task in tasks],
+        Uuids([task.task_id or new_id() for task in tasks]),
+        Texts([task.type for task in tasks]),
+        Texts([task.payload for task in tasks]),
+        Texts([task.queue for task in tasks]),
         [task.priority for task in tasks],
-        [task.run_after for task in tasks],
+        [task.run_after for task in tasks] if any(task.run_after is not None for task in tasks) else None,
         _seconds(task.delay_seconds for task in tasks),
         [task.max_retries for task in tasks],
         _seconds(task.timeout_seconds for task in tasks),
@@ -313,9 +320,10 @@ def enqueue_arguments(
     )
 
 
-def _seconds(values: Iterable[float | None]) -> list[float | None]:
-    """Numbers of seconds as the driver wants them: not some whole and some not."""
-    return [None if value is None else float(value) for value in values]
+def _seconds(values: Iterable[float | None]) -> list[float | None] | None:
+    """Numbers of seconds as the driver wants them: not some whole and some not, and None where there are none."""
+    seconds = [None if value is None else float(value) for value in values]
+    return seconds if any(value is not None for value in seconds) else None
 
 
 def _quoted(tag: str) -> str:
