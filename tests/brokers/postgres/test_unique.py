@@ -6,11 +6,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 import pytest
 
-from taketurns.engine.errors import IdempotencyConflict, QuotaExceeded, UniqueKeyTaken
+from taketurns.engine.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UniqueKeyTaken
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, OnConflict, Outcome, Report, Status, Unique
 from tests.brokers.cell import reports
 from tests.brokers.postgres.cell import PostgresCell
@@ -264,6 +265,55 @@ async def test_a_batch_is_all_or_none(cell: PostgresCell) -> None:
     made = await cell.broker.enqueue("acme", tasks)
     assert [task.held for task in made] == [False, True, False]
     assert cell.standing() == {Status.PENDING: 3}
+
+
+async def test_what_is_replaced_gives_its_place_in_a_full_queue(cell: PostgresCell) -> None:
+    await submit(cell, unique_task(key="one"))
+    await submit(cell, unique_task(key="two"))
+    for most in (2, 1, 0):  # fewer than wait already, in the end
+        cell.set_max_queued("acme", most)
+        await submit(cell, unique_task(OnConflict.REPLACE, key="one"))
+    assert cell.standing() == {Status.PENDING: 2, Status.CANCELLED: 3}
+    with pytest.raises(QueueFull):
+        await submit(cell, unique_task(OnConflict.REPLACE, key="three"))
+    assert cell.contradictions() == []
+
+
+async def test_of_a_batch_that_replaces_and_adds_only_what_it_adds_needs_room(cell: PostgresCell) -> None:
+    first = await submit(cell, unique_task(key="one"))
+    cell.set_max_queued("acme", 2)
+    replacing, adding = unique_task(OnConflict.REPLACE, key="one"), NewTask(type="work", payload="{}")
+    with pytest.raises(QueueFull) as refused:
+        await cell.broker.enqueue("acme", [replacing, adding, unique_task(key="two")])
+    assert refused.value.wanted == 2
+    assert cell.standing() == {Status.PENDING: 1}
+    assert cell.status(first.task_id) is Status.PENDING
+    await cell.broker.enqueue("acme", [replacing, adding])
+    assert cell.standing() == {Status.PENDING: 2, Status.CANCELLED: 1}
+    cell.set_max_queued("acme", 3)
+    await submit(cell, unique_task(key="two"))
+    assert cell.contradictions() == []
+
+
+async def test_submitters_that_replace_never_fill_a_queue_beyond_its_limit(cell: PostgresCell) -> None:
+    chance = random.Random(11)
+    cell.set_max_queued("acme", 3)
+
+    async def submit_some() -> None:
+        for _ in range(30):
+            batch = [
+                unique_task(OnConflict.REPLACE, key=key) for key in chance.sample("abcdef", k=chance.choice([1, 2]))
+            ]
+            with suppress(QueueFull, UniqueKeyTaken):
+                await cell.broker.enqueue("acme", batch)
+            assert len(cell.rows("select from pending_tasks")) <= 3
+
+    async def run_some() -> None:
+        for _ in range(30):
+            await cell.broker.settle(reports(await cell.broker.claim(uuid4(), queues=["default"], batch=1)))
+
+    await asyncio.gather(*(submit_some() for _ in range(5)), run_some())
+    assert cell.contradictions() == []
 
 
 async def test_one_that_is_run_again_needs_its_key_free(cell: PostgresCell) -> None:

@@ -11,7 +11,8 @@
 -- `of_company` is an id or a slug. One array element a task; null where a task has no such value, `keys` in a batch
 -- without keys may be null as a whole. Raises no_data_found when there is no such company.
 -- With quotas there is a row number 0: `reserved`, or, alone in its meaning, `refused` or `busy`: nothing was stored.
--- Of a company with a limit on what it may have queued, one submits at a time, and row number 0 may say `full`.
+-- Of a company with a limit on what it may have queued, one submits at a time, and row number 0 may say `full`. What is
+-- replaced gives up its place: should it be in a worker's hand by then, nothing is stored at all.
 -- With a worker and a token the tasks are done where they are asked for: they are `processing` at once, in a line that
 -- nobody serves (`!inline`), and are nobody's turn.
 
@@ -127,10 +128,11 @@ begin
         wanted := wanted - (select count(*) from jsonb_object_keys(earlier));
         is_charged := is_charged and wanted > 0;
     end if;
-    if wanted > 0 and taken = '{}' and with_token is null and not has_room(owner, wanted, most_queued) then
+    if wanted > 0 and taken = '{}' and with_token is null
+        and not has_room(owner, wanted - cardinality(replaced), most_queued) then
         perform give_keys_back(owner, keys, uniques, task_ids);
         return query select 0, 'full', owner, null::uuid, null::text, null::timestamptz, null::timestamptz,
-            jsonb_build_object('wanted', wanted, 'max_queued', most_queued)::text;
+            jsonb_build_object('wanted', wanted - cardinality(replaced), 'max_queued', most_queued)::text;
         return;
     end if;
     if is_charged and taken = '{}' then
@@ -267,14 +269,14 @@ set search_path from current
 set lock_timeout = '2s'
 as $$ select pg_advisory_xact_lock(hashtextextended('queue' || current_schema() || of_company::text, 0)) $$;
 
--- Whether a company may have so many more tasks waiting. Counts no more of them than it may have: there is no counter
+-- Whether a company may have so many more tasks waiting; none more it always may. Counts no more of them than it may have: there is no counter
 -- that could drift. Lives on the (company_id, task_id) indexes.
 create or replace function has_room(of_company uuid, wanted integer, most_queued integer) returns boolean
 language sql stable
 set search_path from current
 set enable_seqscan = off
 as $$
-    select most_queued is null or wanted <= most_queued and not exists (
+    select most_queued is null or wanted <= 0 or wanted <= most_queued and not exists (
         select from (
             (select from pending_tasks p where p.company_id = of_company limit most_queued)
             union all
