@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +15,7 @@ from taketurns.api import create_api
 from taketurns.api.guard import Guard
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies.keyring import FRESH_SECONDS, KeyRing
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.engine import key as form
 from taketurns.engine.key import Role
 from taketurns.engine.rate import Rate
@@ -223,7 +226,7 @@ async def test_a_rate_is_counted_without_the_database(house: House) -> None:
 
 
 async def test_an_address_that_guesses_is_refused_before_anybody_looks(house: House, begin: Begin) -> None:
-    guarded = await begin(wrong_keys=Rate(3, 86_400, 3))
+    guarded = await begin(wrong_keys=WrongKeys(Rate(3, 86_400, 3)))
     answers = [await guarded.client.get("/tasks", headers=bearer(unknown_key())) for _ in range(5)]
     assert [answer.status_code for answer in answers] == [401] * 3 + [429] * 2
     assert answers[-1].json()["code"] == "too_many_wrong_keys"
@@ -235,8 +238,26 @@ async def test_an_address_that_guesses_is_refused_before_anybody_looks(house: Ho
     assert (await guarded.client.get("/health")).status_code == 200
 
 
+async def test_an_address_that_guesses_many_keys_at_once_has_no_more_looked_at(house: House, begin: Begin) -> None:
+    guarded = await begin(wrong_keys=WrongKeys(Rate(3, 86_400, 3)))
+    answers = await asyncio.gather(
+        *(guarded.client.get("/tasks", headers=bearer(unknown_key())) for _ in range(40)),
+        *(guarded.client.get("/tasks") for _ in range(10)),
+    )
+    assert Counter(answer.status_code for answer in answers) == {401: 3, 429: 47}
+
+
+async def test_many_good_keys_that_come_at_once_from_one_address_are_all_served(house: House, begin: Begin) -> None:
+    guarded = await begin(wrong_keys=WrongKeys(Rate(3, 86_400, 3)))
+    good = [await house.company_key(house.acme) for _ in range(12)]
+    for _ in range(2):
+        await guarded.client.get("/tasks")
+    answers = await asyncio.gather(*(guarded.client.get("/tasks", headers=bearer(key)) for key in good))
+    assert [answer.status_code for answer in answers] == [200] * 12
+
+
 async def test_keys_that_are_known_already_go_on_at_an_address_that_guesses(house: House, begin: Begin) -> None:
-    guarded = await begin(wrong_keys=Rate(3, 86_400, 3))
+    guarded = await begin(wrong_keys=WrongKeys(Rate(3, 86_400, 3)))
     good, revoked = [await house.company_key(house.acme) for _ in range(2)]
     assert await codes(guarded.client, 1, key=good) == await codes(guarded.client, 1, key=revoked) == [200]
     admin = bearer(await house.operator_key(Role.ADMIN))
@@ -251,10 +272,10 @@ async def test_keys_that_are_known_already_go_on_at_an_address_that_guesses(hous
 
 
 async def test_other_addresses_and_other_networks_are_not_the_one_that_guesses(house: House, begin: Begin) -> None:
-    wrong_keys = Rate(2, 86_400, 2)
+    wrong_keys = WrongKeys(Rate(2, 86_400, 2))
     guesser = await begin(wrong_keys=wrong_keys, address="2001:db8:1:2::1")
-    neighbour = await begin(wrong_keys=wrong_keys, address="2001:db8:1:2::2", mistakes=guesser.guard.mistakes)
-    stranger = await begin(wrong_keys=wrong_keys, address=ELSEWHERE, mistakes=guesser.guard.mistakes)
+    neighbour = await begin(wrong_keys=wrong_keys, address="2001:db8:1:2::2")
+    stranger = await begin(wrong_keys=wrong_keys, address=ELSEWHERE)
 
     async def guess(process: Process) -> Response:
         return await process.client.get("/tasks", headers=bearer("tt_wrong"))
@@ -268,6 +289,6 @@ async def test_other_addresses_and_other_networks_are_not_the_one_that_guesses(h
 
 
 async def test_the_token_of_the_metrics_is_taken_at_an_address_that_guesses(house: House, begin: Begin) -> None:
-    guarded = await begin(wrong_keys=Rate(1, 86_400, 1), metrics_token=TOKEN.encode())
+    guarded = await begin(wrong_keys=WrongKeys(Rate(1, 86_400, 1)), metrics_token=TOKEN.encode())
     assert [(await guarded.client.get("/metrics")).status_code for _ in range(2)] == [401, 429]
     assert (await guarded.client.get("/metrics", headers=bearer(TOKEN))).status_code == 200

@@ -12,6 +12,7 @@ from taketurns.api import create_api
 from taketurns.api.guard import Guard
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies.keyring import KeyRing
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.dashboard import Dashboard
 from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database
@@ -30,17 +31,22 @@ def with_dashboard(
     *,
     asks_for_keys: bool = False,
     on_loopback_only: bool = False,
+    wrong_keys: WrongKeys | None = None,
     prefix: str = "/dashboard",
 ) -> FastAPI:
     """An API with its dashboard mounted, as assembly makes it."""
     guard = Guard(
-        keyring=KeyRing(database, stamp=STAMP), asks_for_keys=asks_for_keys, on_loopback_only=on_loopback_only
+        keyring=KeyRing(database, stamp=STAMP),
+        asks_for_keys=asks_for_keys,
+        on_loopback_only=on_loopback_only,
+        wrong_keys=wrong_keys,
     )
     dashboard = Dashboard(
         database=database,
         keyring=guard.keyring,
         asks_for_keys=asks_for_keys,
         on_loopback_only=on_loopback_only,
+        wrong_keys=wrong_keys,
         prefix=prefix,
         version="0.1.0",
         told={"Completed tasks are kept": "7 days"},

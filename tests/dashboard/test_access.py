@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from typing import Final
 
 import psycopg
@@ -11,11 +13,15 @@ from httpx2 import ASGITransport, AsyncClient
 
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies import keys
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.dashboard import application, visits
 from taketurns.engine import key
 from taketurns.engine.key import Role
+from taketurns.engine.rate import Rate
 from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database, conninfo
+from taketurns.storage.ids import new_id
+from tests.api import keyed
 from tests.api.keyed import House
 from tests.dashboard.browsing import Browser, Page
 from tests.dashboard.conftest import with_dashboard
@@ -178,6 +184,33 @@ async def test_what_is_no_key_opens_nothing(stranger: Browser, house: House, tex
     answer = await stranger.sign_in(text)
     assert answer.status_code == 401
     assert "That key does not open anything" in Page(answer.text).text
+
+
+async def test_the_form_is_held_to_the_limit_on_wrong_keys_together_with_the_api(
+    database: Database, broker: PostgresBroker, registry: Registry
+) -> None:
+    app = with_dashboard(
+        database, broker, registry, asks_for_keys=True, wrong_keys=WrongKeys(Rate(4, seconds=86_400, burst=4))
+    )
+    house = await keyed.house(app, database)
+    known, late = [await house.operator_key(Role.VIEWER) for _ in range(2)]
+    async with house.client, AsyncClient(transport=ASGITransport(app), base_url="http://localhost") as client:
+        browser = Browser(client)
+        assert (await browser.sign_in(known)).status_code == 200
+        assert (await client.get("/companies", headers=keyed.bearer("tt_wrong"))).status_code == 401
+        form = (await browser.page("/sign-in")).form("/sign-in")
+        answers = await asyncio.gather(
+            *(browser.post(form.action, form.fields | {"key": key.make("test", new_id()).text}) for _ in range(12))
+        )
+        assert Counter(answer.status_code for answer in answers) == {401: 3, 429: 9}
+        refused = await browser.post(form.action, form.fields | {"key": late})
+        assert refused.status_code == 429
+        assert 20_000 < int(refused.headers["retry-after"]) <= 21_600
+        assert "Too many keys did not work" in Page(refused.text).text
+        assert (await client.get("/companies", headers=keyed.bearer(late))).status_code == 429
+        assert (await browser.submit(form, key=known)).status_code == 200
+    await app.state.parts.waiting.close()
+    await app.state.parts.guard.keyring.close()
 
 
 @pytest.mark.parametrize(

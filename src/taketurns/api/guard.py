@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -23,15 +24,15 @@ from starlette.types import Scope as AsgiScope
 
 from taketurns.api import headers, paths, problems
 from taketurns.api.problems import Problem
-from taketurns.api.throttle import Throttle, network
 from taketurns.companies import directory
 from taketurns.companies.access import CompanyPrincipal, OperatorPrincipal, Principal
-from taketurns.companies.errors import IdentityProviderUnavailable, InvalidKey, InvalidToken
+from taketurns.companies.errors import IdentityProviderUnavailable, InvalidKey, InvalidToken, TooManyWrongKeys
 from taketurns.companies.keyring import KeyRing
+from taketurns.companies.throttle import Throttle
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.engine import key, rate
 from taketurns.engine.addresses import comes_from_this_machine
 from taketurns.engine.key import Role, Scope
-from taketurns.engine.rate import Rate
 from taketurns.storage.audit import Actor, ActorKind
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ class Guard:
     address or name of this machine. A `metrics_token` is asked for all the same.
 
     Of a company's rate of requests, each of so many `processes` lets its part pass. An address that came without a key
-    that works as often as `wrong_keys` allows is served by keys only that are known here already. Rates are counted in
-    `throttle`.
+    that works as often as `wrong_keys` allows is served by keys only that are known here already. Companies' rates
+    are counted in `throttle`.
     """
 
     keyring: KeyRing
@@ -118,9 +119,8 @@ class Guard:
     on_loopback_only: bool = False
     metrics_token: bytes | None = None
     processes: int = 1
-    wrong_keys: Rate | None = None
+    wrong_keys: WrongKeys | None = None
     throttle: Throttle = field(default_factory=Throttle)
-    mistakes: Throttle = field(default_factory=Throttle)
 
     async def admit(self, request: Request, need: Need) -> None:
         """Let a request pass, with its principal from then on; one that the dashboard makes within this process comes
@@ -148,20 +148,19 @@ class Guard:
             _hold_to_its_company(request, principal)
 
     async def _principal(self, scope: AsgiScope) -> Principal:
-        text, client = _bearer(scope), scope.get("client")
-        if self.wrong_keys is None or client is None:
+        text, client, wrong_keys = _bearer(scope), scope.get("client"), self.wrong_keys
+        if wrong_keys is None or client is None:
             return await self._known(text)
-        if self.mistakes and (text is None or not self._is_known_without_a_look(text)):
-            wait = self.mistakes.look(network(client[0]), self.wrong_keys).wait_seconds
-            if wait > 0:
-                detail = f"too many requests came from this address without a key that works: wait {wait:.0f} seconds"
-                raise Problem(problems.TOO_MANY_WRONG_KEYS, detail, headers=headers.wait(wait))
+        address = str(client[0])
+        if text is not None and self._is_known_without_a_look(text):
+            with _wrong_ones(lambda: wrong_keys.count(address)):
+                return await self._known(text)
         try:
-            return await self._known(text)
-        except Problem as problem:
-            if problem.kind.status == HTTPStatus.UNAUTHORIZED:
-                self.mistakes.take(network(client[0]), self.wrong_keys)
-            raise
+            async with wrong_keys.look(address) as count:
+                with _wrong_ones(count):
+                    return await self._known(text)
+        except TooManyWrongKeys as error:
+            raise Problem(problems.TOO_MANY_WRONG_KEYS, str(error), headers=headers.wait(error.wait_seconds)) from None
 
     def _is_known_without_a_look(self, text: bytes) -> bool:
         """Whether this costs no look at the database: a token tells by itself who bears it."""
@@ -216,6 +215,17 @@ class Guard:
     def _has_metrics_token(self, scope: AsgiScope) -> bool:
         text = _bearer(scope)
         return self.metrics_token is not None and text is not None and hmac.compare_digest(text, self.metrics_token)
+
+
+@contextmanager
+def _wrong_ones(count: Callable[[], None]) -> Iterator[None]:
+    """Have it counted when somebody has no key or token that works."""
+    try:
+        yield
+    except Problem as problem:
+        if problem.kind.status == HTTPStatus.UNAUTHORIZED:
+            count()
+        raise
 
 
 def principal_of(request: Request) -> Principal | None:

@@ -82,6 +82,7 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
         keyring=guard.keyring,
         asks_for_keys=guard.asks_for_keys,
         on_loopback_only=guard.on_loopback_only,
+        wrong_keys=guard.wrong_keys,
         prefix=settings.dashboard_path,
         version=version,
         told=_told(settings),

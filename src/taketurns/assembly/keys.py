@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taketurns.api.guard import Guard
 from taketurns.companies.keyring import KeyRing
 from taketurns.companies.keys import Stamp
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.engine.errors import ConfigurationError
 from taketurns.engine.rate import Rate
 from taketurns.engine.token import ClaimNames
@@ -34,7 +35,7 @@ def make_guard(settings: Settings, database: Database) -> Guard:
         on_loopback_only=settings.authentication == "off",
         metrics_token=None if token is None else token.get_secret_value().encode(),
         processes=settings.api_processes,
-        wrong_keys=None if wrong == 0 else Rate(wrong, seconds=60, burst=wrong),
+        wrong_keys=None if wrong == 0 else WrongKeys(Rate(wrong, seconds=60, burst=wrong)),
     )
 
 

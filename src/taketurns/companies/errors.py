@@ -4,6 +4,7 @@ TaketurnsError
 ├── SlugTaken               another company has this slug
 ├── CompanyHasOpenTasks     the company has tasks that have not ended
 ├── InvalidKey              a key that nobody knows, or that works no more
+├── TooManyWrongKeys        an address came too often without a key that works
 ├── InvalidToken            a token that does not work here
 ├── IdentityProviderUnavailable  what tokens are checked by cannot be read
 └── KeyNotActive            a key that works no more cannot be rotated
@@ -35,6 +36,16 @@ class CompanyHasOpenTasks(TaketurnsError):
 
 class InvalidKey(TaketurnsError):
     """A key that nobody knows, or that works no more."""
+
+
+class TooManyWrongKeys(TaketurnsError):
+    """Too many requests came from an address without a key that works."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        super().__init__(
+            f"too many requests came from this address without a key that works: wait {wait_seconds:.0f} seconds"
+        )
+        self.wait_seconds = wait_seconds
 
 
 class InvalidToken(TaketurnsError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taketurns import telemetry
 from taketurns.companies.keyring import KeyRing
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.dashboard import (
     companies,
     failures,
@@ -67,7 +69,7 @@ PAGES: Final[Sequence[Page]] = (
 class Dashboard:
     """The pages over a database and the keys of a cell. Where nobody is asked for a key, everybody may do everything.
 
-    `told` is what the page of settings shows of them.
+    `wrong_keys` is what the form for keys is held to. `told` is what the page of settings shows of them.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Dashboard:
         keyring: KeyRing,
         asks_for_keys: bool = True,
         on_loopback_only: bool = False,
+        wrong_keys: WrongKeys | None = None,
         prefix: str = PREFIX,
         version: str,
         told: Mapping[str, str] | None = None,
@@ -86,6 +89,7 @@ class Dashboard:
             keyring=keyring,
             asks_for_keys=asks_for_keys,
             on_loopback_only=on_loopback_only,
+            wrong_keys=wrong_keys,
             prefix=prefix,
             version=version,
             told=told or {},
@@ -211,6 +215,8 @@ async def _answer(request: Request, error: Exception) -> Response:
     response = visit.page("error.html", status=status, title=title, advice=advice)
     if status == 503:
         response.headers["retry-after"] = "5"
+    elif isinstance(error, Refusal) and error.wait_seconds is not None:
+        response.headers["retry-after"] = str(math.ceil(error.wait_seconds))
     return response
 
 

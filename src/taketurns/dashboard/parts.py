@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from taketurns.companies.keyring import KeyRing
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.dashboard.files import Files
 from taketurns.dashboard.streams import Streams
 from taketurns.storage.database import Database
@@ -26,6 +27,7 @@ class Parts:
     keyring: KeyRing
     asks_for_keys: bool
     on_loopback_only: bool
+    wrong_keys: WrongKeys | None = None
     prefix: str
     version: str
     told: Mapping[str, str] = field(default_factory=dict)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 
 class Refusal(Exception):
-    """A page that cannot be shown: a status, a title and what can be done about it."""
+    """A page that cannot be shown: a status, a title and what can be done, after `wait_seconds` if that helps."""
 
-    def __init__(self, status: int, title: str, advice: str) -> None:
+    def __init__(self, status: int, title: str, advice: str, *, wait_seconds: float | None = None) -> None:
         super().__init__(title)
         self.status = status
         self.title = title
         self.advice = advice
+        self.wait_seconds = wait_seconds
 
 
 class NotSignedIn(Exception):

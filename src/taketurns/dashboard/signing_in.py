@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from starlette.responses import Response
 
 from taketurns.companies import sessions
-from taketurns.companies.access import OperatorPrincipal
-from taketurns.companies.errors import InvalidKey
+from taketurns.companies.access import OperatorPrincipal, Principal
+from taketurns.companies.errors import InvalidKey, TooManyWrongKeys
+from taketurns.dashboard.refusals import Refusal
 from taketurns.dashboard.visits import THEME, THEMES, Visit, needs
 
 
@@ -24,7 +27,7 @@ async def sign_in(visit: Visit) -> Response:
     if not visit.parts.asks_for_keys:
         return visit.go(visit.link("/"))
     try:
-        principal = await visit.parts.keyring.principal(visit.form["key"].strip().encode())
+        principal = await _holder(visit, visit.form["key"].strip().encode())
     except InvalidKey as error:
         return _refused(visit, f"That key does not open anything: {error}.")
     if not isinstance(principal, OperatorPrincipal) or principal.key_id is None:
@@ -51,6 +54,30 @@ async def choose_theme(visit: Visit) -> Response:
     if chosen in THEMES:
         response.set_cookie(THEME, chosen, max_age=365 * 86_400, path=visit.cookie_path, samesite="lax")
     return response
+
+
+async def _holder(visit: Visit, key: bytes) -> Principal:
+    """Who holds this key. Raises InvalidKey, and Refusal at an address that brought too many wrong ones, unless this
+    one is known here already."""
+    keyring, wrong_keys, client = visit.parts.keyring, visit.parts.wrong_keys, visit.request.client
+    if wrong_keys is None or client is None or keyring.remembers(key):
+        return await keyring.principal(key)
+    try:
+        async with wrong_keys.look(client.host) as count:
+            try:
+                return await keyring.principal(key)
+            except InvalidKey:
+                count()
+                raise
+    except TooManyWrongKeys as error:
+        wait = math.ceil(error.wait_seconds)
+        raise Refusal(
+            429,
+            "Too many keys did not work",
+            "Too many requests came from your address without a key that works. This one was not looked at: try it"
+            f" again in {wait} second{'' if wait == 1 else 's'}.",
+            wait_seconds=error.wait_seconds,
+        ) from None
 
 
 def _refused(visit: Visit, complaint: str) -> Response:

@@ -1,5 +1,5 @@
 """Rates: how many tasks of a company may start in a time, decided where turns are taken. What holds for starts holds
-for requests too, which API processes count (`api/throttle.py`).
+for requests too, which API processes count (`companies/throttle.py`).
 
 A bucket holds up to `burst` starts and is filled with `tasks` in each period of `seconds`, evenly. Every claim of a
 task takes one out, a retry's and a rescue's too, for a rate protects what a company's tasks call; what is claimed and

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taketurns.api.throttle import Throttle, network
+from taketurns.companies.throttle import Throttle, network
 from taketurns.engine.rate import MICROSECONDS, Rate, part
 
 rates = st.builds(Rate, st.integers(1, 20), st.integers(1, 20), st.integers(1, 20))
