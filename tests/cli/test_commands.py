@@ -25,6 +25,7 @@ from alembic.config import Config
 from sqlalchemy import make_url
 from typer.testing import CliRunner, Result
 
+from taketurns.brokers.redis.server import cell_key
 from taketurns.cli import app, configuration
 from taketurns.engine import key
 from taketurns.storage import advice, schema
@@ -269,6 +270,35 @@ def test_an_operator_pauses_and_resumes(database_url: str) -> None:
         assert run("resume", "acme", "--type", "mail", url=database_url).exit_code == 0
         again = run("resume", "acme", "--type", "mail", url=database_url)
         assert (again.exit_code, "no such pause" in again.output) == (1, True)
+
+
+def test_a_pause_reaches_jobs_at_once_or_the_operator_is_told(database_url: str, valkey: Valkeys) -> None:
+    server = valkey()
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        (company,) = connection.execute(
+            "insert into taketurns.companies (id, slug, name) values (gen_random_uuid(), 'acme', 'Acme') returning id"
+        ).fetchone() or (None,)
+
+    def told(*arguments: str) -> tuple[int, bool]:
+        answer = run(*arguments, url=database_url, env={"TAKETURNS_REDIS_URL": server.url})
+        return answer.exit_code, "within half a minute" in answer.stderr
+
+    of_company, of_acme, of_all = (
+        f"{cell_key('taketurns')}:{name}" for name in (f"company:{company}", f"pauses:{company}", "pauses:all")
+    )
+    assert told("pause", "acme") == (0, False)
+    assert server.execute("HGET", of_company, "paused") == "1"
+    assert told("resume", "acme") == (0, False)
+    assert server.execute("HGET", of_company, "paused") == "0"
+    assert told("pause", "acme", "--type", "mail") == told("pause", "--queue", "bulk", "--for", "1h") == (0, False)
+    assert server.execute("HGET", of_acme, "!mail") == ""
+    assert server.execute("HEXISTS", of_all, "bulk!")
+    assert told("resume", "acme", "--type", "mail") == (0, False)
+    assert not server.execute("EXISTS", of_acme)
+    server.stop()
+    assert told("resume", "--queue", "bulk") == told("pause", "acme") == (0, True)
+    without = run("resume", "acme", url=database_url)
+    assert (without.exit_code, "TAKETURNS_REDIS_URL" in without.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 
 from taketurns.cli.actor import actor
 from taketurns.cli.database import with_database
+from taketurns.cli.telling import tell_jobs
 from taketurns.companies import directory, pauses
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
@@ -25,9 +26,12 @@ def pause(
     async def put(database: Database) -> bool:
         until = None if seconds is None else await _now(database) + timedelta(seconds=seconds)
         if queue is not None or type is not None:
-            return await pauses.put(database, company, queue=queue, type=type, until=until, by=actor()) is not None
+            put = await pauses.put(database, company, queue=queue, type=type, until=until, by=actor())
+            if put is not None:
+                await tell_jobs(settings, database)
+            return put is not None
         changes = {"paused": True} | ({} if until is None else {"paused_until": until})
-        return await _change(database, company, changes)
+        return await _change(settings, database, company, changes)
 
     return _told(settings, put, done="paused; what runs goes on", missing=f"there is no company {company!r}")
 
@@ -37,15 +41,22 @@ def resume(settings: Settings, company: str | None, *, queue: str | None, type: 
 
     async def lift(database: Database) -> bool:
         if queue is not None or type is not None:
-            return await pauses.lift(database, company, queue=queue, type=type, by=actor())
-        return await _change(database, company, {"paused": False})
+            lifted = await pauses.lift(database, company, queue=queue, type=type, by=actor())
+            if lifted:
+                await tell_jobs(settings, database)
+            return lifted
+        return await _change(settings, database, company, {"paused": False})
 
     return _told(settings, lift, done="goes on", missing="there is no such pause, or no such company")
 
 
-async def _change(database: Database, company: str | None, changes: dict[str, Any]) -> bool:
+async def _change(settings: Settings, database: Database, company: str | None, changes: dict[str, Any]) -> bool:
     reference = directory.reference(company or "")
-    return reference is not None and await directory.change(database, reference, changes, by=actor()) is not None
+    changed = reference and await directory.change(database, reference, changes, by=actor())
+    if not changed:
+        return False
+    await tell_jobs(settings, database, changed)
+    return True
 
 
 async def _now(database: Database) -> datetime:
