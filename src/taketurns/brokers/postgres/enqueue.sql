@@ -69,9 +69,10 @@ declare
     wanted integer := cardinality(task_ids);
     most_queued integer;
     reservation record;
+    due timestamptz;
 begin
     if owner is not null then
-        perform pg_advisory_xact_lock_shared(company_lock(owner));
+        perform pg_advisory_xact_lock_shared(company_lock(current_schema()::text, owner));
     end if;
     select num_nonnulls(c.hourly_quota, c.daily_quota, c.monthly_quota) > 0, c.max_queued into is_charged, most_queued
     from companies c where c.id = owner;
@@ -128,8 +129,9 @@ begin
         wanted := wanted - (select count(*) from jsonb_object_keys(earlier));
         is_charged := is_charged and wanted > 0;
     end if;
-    if wanted > 0 and taken = '{}' and with_token is null
-        and not has_room(owner, wanted - cardinality(replaced), most_queued) then
+    if most_queued is not null and wanted > 0 and taken = '{}' and with_token is null
+        and not has_room(owner, wanted - cardinality(replaced), most_queued)
+    then
         perform give_keys_back(owner, keys, uniques, task_ids);
         return query select 0, 'full', owner, null::uuid, null::text, null::timestamptz, null::timestamptz,
             jsonb_build_object('wanted', wanted - cardinality(replaced), 'max_queued', most_queued)::text;
@@ -183,48 +185,67 @@ begin
         return;
     end if;
 
-    return query
-    with item as materialized (
-        select n.number::integer, n.task_id, n.type, n.payload, n.queue, n.priority, n.max_retries, n.timeout,
-            n.tags::text[] as tags, n.unique_key,
-            coalesce(n.run_after, moment + make_interval(secs => n.delay), moment) as run_after
-        from unnest(task_ids, types, payloads, queues, priorities, run_afters, delays, max_retries, timeouts, tag_lists,
-            uniques) with ordinality
-            as n(task_id, type, payload, queue, priority, run_after, delay, max_retries, timeout, tags, unique_key,
-                number)
-        where not earlier ? n.number::text
-    ), recorded as (
+    if cardinality(task_ids) = 1 and earlier = '{}' and tag_lists is null and with_token is null then
+        -- One plain task, as most requests have it: the statement below takes longer to start than to run.
+        due := coalesce(run_afters[1], moment + make_interval(secs => delays[1]), moment);
         insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
-            request_id, traceparent, schedule_id, tags, unique_key, created_at, reserved_at)
-        select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
-            i.payload::jsonb, of_request, of_trace, of_schedule, i.tags, i.unique_key, moment,
-            case when is_charged then moment end
+            request_id, traceparent, schedule_id, unique_key, created_at, reserved_at)
+        values (owner, task_ids[1], types[1], queues[1], priorities[1], due, max_retries[1], timeouts[1],
+            payloads[1]::jsonb, of_request, of_trace, of_schedule, uniques[1], moment,
+            case when is_charged then moment end);
+        if due > moment then
+            insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
+            values (owner, task_ids[1], queues[1], due, priorities[1], types[1]);
+        else
+            insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
+            values (queues[1], owner, priorities[1], due, task_ids[1], types[1]);
+        end if;
+        return query select 1, 'created', owner, task_ids[1], case when due > moment then 'scheduled' else 'pending' end,
+            due, moment, null::text;
+    else
+        return query
+        with item as materialized (
+            select n.number::integer, n.task_id, n.type, n.payload, n.queue, n.priority, n.max_retries, n.timeout,
+                n.tags::text[] as tags, n.unique_key,
+                coalesce(n.run_after, moment + make_interval(secs => n.delay), moment) as run_after
+            from unnest(task_ids, types, payloads, queues, priorities, run_afters, delays, max_retries, timeouts, tag_lists,
+                uniques) with ordinality
+                as n(task_id, type, payload, queue, priority, run_after, delay, max_retries, timeout, tags, unique_key,
+                    number)
+            where not earlier ? n.number::text
+        ), recorded as (
+            insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
+                request_id, traceparent, schedule_id, tags, unique_key, created_at, reserved_at)
+            select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
+                i.payload::jsonb, of_request, of_trace, of_schedule, i.tags, i.unique_key, moment,
+                case when is_charged then moment end
+            from item i
+        ), tagged as (
+            insert into task_tags (company_id, tag, task_id)
+            select owner, t.tag, i.task_id from item i cross join lateral unnest(i.tags) as t(tag)
+        ), scheduled as (
+            insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
+            select owner, i.task_id, i.queue, i.run_after, i.priority, i.type from item i where i.run_after > moment
+        ), processing as (
+            insert into processing_tasks (company_id, task_id, queue, priority, run_after, type, event_number, worker_id,
+                claim_token, claimed_at)
+            select owner, i.task_id, '!inline', i.priority, i.run_after, i.type, 2, for_worker, with_token, moment
+            from item i where with_token is not null
+        ), pending as (
+            insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
+            select i.queue, owner, i.priority, i.run_after, i.task_id, i.type
+            from item i where i.run_after <= moment and with_token is null
+        )
+        select i.number, 'created', owner, i.task_id,
+            case when with_token is not null then 'processing' when i.run_after > moment then 'scheduled' else 'pending' end,
+            i.run_after, moment, null
         from item i
-    ), tagged as (
-        insert into task_tags (company_id, tag, task_id)
-        select owner, t.tag, i.task_id from item i cross join lateral unnest(i.tags) as t(tag)
-    ), scheduled as (
-        insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
-        select owner, i.task_id, i.queue, i.run_after, i.priority, i.type from item i where i.run_after > moment
-    ), processing as (
-        insert into processing_tasks (company_id, task_id, queue, priority, run_after, type, event_number, worker_id,
-            claim_token, claimed_at)
-        select owner, i.task_id, '!inline', i.priority, i.run_after, i.type, 2, for_worker, with_token, moment
-        from item i where with_token is not null
-    ), pending as (
-        insert into pending_tasks (queue, company_id, priority, run_after, task_id, type)
-        select i.queue, owner, i.priority, i.run_after, i.task_id, i.type
-        from item i where i.run_after <= moment and with_token is null
-    )
-    select i.number, 'created', owner, i.task_id,
-        case when with_token is not null then 'processing' when i.run_after > moment then 'scheduled' else 'pending' end,
-        i.run_after, moment, null
-    from item i
-    union all
-    select e.key::integer, case when e.value ->> 'then' = 'return' then 'held' else 'replayed' end, owner,
-        (e.value ->> 'task')::uuid, null, null, null, null
-    from jsonb_each(earlier) e
-    order by 1;
+        union all
+        select e.key::integer, case when e.value ->> 'then' = 'return' then 'held' else 'replayed' end, owner,
+            (e.value ->> 'task')::uuid, null, null, null, null
+        from jsonb_each(earlier) e
+        order by 1;
+    end if;
 
     if with_token is null then
         perform join_rotation(owner, queues);

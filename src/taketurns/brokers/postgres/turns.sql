@@ -26,7 +26,13 @@ as $$
 declare
     joined text[];
 begin
-    perform pg_advisory_xact_lock_shared(company_lock(of_company));
+    perform pg_advisory_xact_lock_shared(company_lock(current_schema()::text, of_company));
+    if not exists (
+        select from unnest(in_queues) as q(queue)
+        where not exists (select from lines l where l.company_id = of_company and l.queue = q.queue))
+    then
+        return;  -- the usual case: while the lock is held, no line that was seen leaves
+    end if;
     with joining as (
         insert into lines (company_id, queue)
         select distinct of_company, q.queue from unnest(in_queues) as q(queue)
