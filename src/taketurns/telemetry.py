@@ -27,6 +27,7 @@ class Event(StrEnum):
 
     # A worker's life.
     WORKER_STARTED = "worker started"
+    WORKER_ORDERED = "worker told what is wanted of it"
     WORKER_STOPPING = "worker stopping"
     WORKER_STOPPED = "worker stopped"
     WORKER_LEFT_HANDLERS = "worker leaves handlers that do not end"

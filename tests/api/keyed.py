@@ -57,6 +57,7 @@ class House:
             "scheduleId": schedule.json()["id"],
             "keyId": key.json()["id"],
             "jobId": str(new_id()),
+            "workerId": "nobody",
         }
 
 

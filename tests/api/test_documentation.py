@@ -64,6 +64,7 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "deleteOwnTask",
             "deleteSchedule",
             "deleteTask",
+            "drainWorker",
             "exportCompany",
             "getCompany",
             "getHealth",
@@ -102,6 +103,7 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "putPauseOfCompany",
             "rescheduleOwnTask",
             "rescheduleTask",
+            "resumeWorker",
             "retryJob",
             "retryOwnJob",
             "retryOwnTask",
@@ -110,6 +112,7 @@ async def test_operations_have_names_of_their_own(client: AsyncClient) -> None:
             "revokeOperatorKey",
             "rotateKey",
             "rotateOperatorKey",
+            "stopWorker",
             "watchJob",
             "watchOwnJob",
         ]

@@ -90,6 +90,9 @@ NEEDS: Final[dict[str, tuple[str | None, str | None]]] = {
     "revokeOperatorKey": (None, "admin"),
     "listAuditEntries": (None, "viewer"),
     "listWorkers": (None, "viewer"),
+    "drainWorker": (None, "operator"),
+    "resumeWorker": (None, "operator"),
+    "stopWorker": (None, "operator"),
     "processTasks": (None, "operator"),
     "getMetrics": (None, "viewer"),
 }

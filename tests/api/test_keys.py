@@ -10,12 +10,15 @@ import pytest
 from httpx2 import AsyncClient
 
 from taketurns.api.guard import Guard
+from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies.directory import Company
 from taketurns.companies.keyring import KeyRing
 from taketurns.engine import key
 from taketurns.engine.key import Role
+from taketurns.engine.lease import Holder
 from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database
+from taketurns.storage.ids import new_id
 from tests.api import keyed
 from tests.api.keyed import STAMP, House, bearer
 from tests.api.test_guard import api
@@ -162,6 +165,11 @@ async def test_every_change_is_noted_with_who_made_it_and_from_where(house: Hous
     await house.client.post(f"/tasks/{task}/cancel", headers=own | {"x-request-id": "the-one"})
     await house.client.post(f"/tasks/{task}/retry", headers=own)
     await house.client.post("/workers/process", headers=admin)
+    line = PostgresBroker(house.database).lease_line(patience_seconds=5)
+    line.take(new_id(), Holder(queues=(), types=(), concurrency=1, name="mail"), former=None)
+    line.close()
+    for order in ("drain", "resume", "stop"):
+        assert (await house.client.post(f"/workers/mail/{order}", headers=admin)).status_code == 202
 
     answer = await house.client.get("/audit", headers=admin)
     entries = answer.json()["entries"][::-1]
@@ -175,8 +183,9 @@ async def test_every_change_is_noted_with_who_made_it_and_from_where(house: Hous
         ("cancelTask", "company", acme, task),
         ("retryTask", "company", acme, task),
         ("processTasks", "operator", None, "workers"),
+        *[(action, "operator", None, "mail") for action in ("drainWorker", "resumeWorker", "stopWorker")],
     ]
-    assert [one["keyId"] for one in entries] == [by["id"]] * 2 + [shop["id"]] * 5 + [by["id"]]
+    assert [one["keyId"] for one in entries] == [by["id"]] * 2 + [shop["id"]] * 5 + [by["id"]] * 4
     assert entries[1]["details"] == {"weight": 7, "quotas": {"hour": 5, "day": None, "month": None}}
     assert entries[3]["details"] == {"paused": True}
     assert (entries[5]["requestId"], entries[5]["actorName"], entries[5]["address"]) == ("the-one", "shop", "127.0.0.1")

@@ -29,8 +29,10 @@ from taketurns.companies import directory, keys
 from taketurns.companies.keyring import KeyRing
 from taketurns.companies.keys import Stamp
 from taketurns.engine.key import GRANTS, Role
+from taketurns.engine.lease import Holder
 from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database
+from taketurns.storage.ids import new_id
 from tests.api.conftest import anything, process_nothing, send_email
 from tests.api.servers import served
 from tests.api.test_documentation import SNAPSHOT
@@ -87,6 +89,9 @@ async def serve(database_url: str, company_url: str, redis_url: str, cell: str, 
         operation = await client.post(
             "/companies/acme/operations", json={"kind": "retry", "filter": {"status": ["failed"]}}
         )
+        line = broker.lease_line(patience_seconds=5)
+        line.take(new_id(), Holder(queues=(), types=(), concurrency=1, name="mail"), former=None)
+        line.close()
         known = {
             "companyId": "acme",
             "taskId": task.json()["id"],
@@ -94,6 +99,7 @@ async def serve(database_url: str, company_url: str, redis_url: str, cell: str, 
             "operationId": operation.json()["id"],
             "scheduleId": schedule.json()["id"],
             "keyId": spare.json()["id"],
+            "workerId": "mail",
             ADMIN: admin.text,
             OWN: own.text,
         }

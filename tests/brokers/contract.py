@@ -19,7 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taketurns.engine import orders
 from taketurns.engine.errors import IdempotencyConflict, QueueFull, UnknownCompany
+from taketurns.engine.lease import Holder, Kind
+from taketurns.engine.orders import Asked, Wanted
 from taketurns.engine.rate import Rate
 from taketurns.engine.task import Claimed, ClaimedTask, NewTask, Outcome, Report, Status
 from tests.brokers.cell import (
@@ -52,6 +55,10 @@ async def claim(
     cell: Cell, batch: int = 1, *, queues: tuple[str, ...] = ("default",), worker: UUID = WORKER
 ) -> list[ClaimedTask]:
     return await cell.broker.claim(worker, queues=queues, batch=batch)
+
+
+def a_holder(name: str, *, kind: Kind = Kind.WORKER) -> Holder:
+    return Holder(queues=("default",), types=(), concurrency=1, name=name, kind=kind)
 
 
 async def claim_at(cell: Cell, at: datetime, batch: int = 1) -> Claimed:
@@ -1080,6 +1087,59 @@ class Finishing:
         assert set(await cell.broker.overdue(seconds=600)) == {missing}
         later = datetime.now(UTC) + DAY
         assert set(await cell.broker.overdue(seconds=600, at=later)) == {held, missing, idle}
+
+    async def test_an_order_is_read_with_the_next_beat_by_whom_it_names(self, cell: Cell) -> None:
+        line = await asyncio.to_thread(cell.broker.lease_line, patience_seconds=5)
+        one, two, other = UUID(int=1), UUID(int=2), UUID(int=3)
+        for worker, name in ((one, "mail"), (two, "mail"), (other, "other")):
+            assert line.take(worker, a_holder(name), former=None).wanted is Wanted.RUN
+
+        def wanted() -> list[Wanted | None]:
+            beats = [line.beat(worker, seconds_since_claim=None) for worker in (one, two, other)]
+            return [None if beat is None else beat.wanted for beat in beats]
+
+        assert await cell.broker.order(two, Wanted.DRAIN) == Asked(1, 0)
+        assert wanted() == [Wanted.RUN, Wanted.DRAIN, Wanted.RUN]
+        assert await cell.broker.order("mail", Wanted.RUN) == Asked(2, 0)
+        assert wanted() == [Wanted.RUN, Wanted.RUN, Wanted.RUN]
+        assert await cell.broker.order(one, Wanted.STOP) == Asked(1, 0)
+        assert await cell.broker.order("mail", Wanted.DRAIN) == Asked(1, 1)
+        assert wanted() == [Wanted.STOP, Wanted.DRAIN, Wanted.RUN]
+        line.remove(two, seconds_since_claim=None)
+        assert await cell.broker.order("mail", Wanted.RUN) == Asked(0, 1)
+        assert await cell.broker.order("mail", Wanted.STOP) == Asked(1, 0)
+        assert await cell.broker.order(two, Wanted.DRAIN) == Asked(0, 0)
+        line.close()
+
+    async def test_an_order_stays_with_who_takes_a_new_lease(self, cell: Cell) -> None:
+        line = await asyncio.to_thread(cell.broker.lease_line, patience_seconds=5)
+        first, second, third = UUID(int=1), UUID(int=2), UUID(int=3)
+        line.take(first, a_holder("mail"), former=None)
+        await cell.broker.order(first, Wanted.DRAIN)
+        assert line.take(second, a_holder("mail"), former=first).wanted is Wanted.DRAIN
+        line.remove(second, seconds_since_claim=None)
+        assert line.take(third, a_holder("mail"), former=second, wanted=Wanted.DRAIN).wanted is Wanted.DRAIN
+        line.close()
+
+    @pytest.mark.parametrize("kind", [Kind.PASS, Kind.CALLER])
+    async def test_what_ends_by_itself_takes_no_orders(self, cell: Cell, kind: Kind) -> None:
+        line = await asyncio.to_thread(cell.broker.lease_line, patience_seconds=5)
+        line.take(WORKER, a_holder("mail", kind=kind), former=None)
+        assert await cell.broker.order(WORKER, Wanted.STOP) == Asked(0, 0)
+        line.close()
+
+    async def test_an_order_wakes_who_listens(self, cell: Cell) -> None:
+        line = await asyncio.to_thread(cell.broker.lease_line, patience_seconds=5)
+        line.take(WORKER, a_holder("mail"), former=None)
+        async with cell.broker.wakeups() as notices:
+            await cell.broker.order("nobody", Wanted.STOP)
+            await cell.broker.order("mail", Wanted.DRAIN)
+            async with asyncio.timeout(PATIENCE):
+                async for told in notices:
+                    if told:
+                        break
+        assert told == {orders.WAKE}
+        line.close()
 
     async def test_a_task_that_keeps_losing_its_workers_fails(self, cell: Cell) -> None:
         cell.add_company("acme")

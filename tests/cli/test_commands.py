@@ -75,6 +75,11 @@ def test_every_command_and_option_is_explained() -> None:
         ["keys", "list"],
         ["keys", "rotate"],
         ["keys", "revoke"],
+        ["workers"],
+        ["workers", "list"],
+        ["workers", "drain"],
+        ["workers", "resume"],
+        ["workers", "stop"],
         ["operations"],
         ["operations", "create"],
         ["operations", "list"],
@@ -135,6 +140,7 @@ CHANGE_NOTHING = {
     "version",
     "why",
     "worker",
+    "workers list",
 }
 
 
@@ -175,6 +181,12 @@ def test_every_command_that_changes_something_is_in_the_audit(database_url: str)
         change("retention", "acme", "--failed", "90d")
         operation = change("operations", "create", "acme", "cancel", "--status", "pending")
         change("operations", "abort", "acme", operation)
+        connection.execute(
+            "insert into taketurns.workers (id, name, host, version, queues, types, concurrency, started_at, beat_at)"
+            " values (gen_random_uuid(), 'mail', 'host', '0', '{}', '{}', 1, now(), now())"
+        )
+        for order in ("drain", "resume", "stop"):
+            change("workers", order, "mail")
 
     of_keys = ["createKey", "rotateKey", "revokeKey", "createOperatorKey", "rotateOperatorKey", "revokeOperatorKey"]
     assert noted == [
@@ -186,6 +198,7 @@ def test_every_command_that_changes_something_is_in_the_audit(database_url: str)
         ("changeCompany", True),
         ("createOperation", True),
         ("abortOperation", True),
+        *[(action, False) for action in ("drainWorker", "resumeWorker", "stopWorker")],
     ]
     walked = {
         "keys create",
@@ -196,6 +209,9 @@ def test_every_command_that_changes_something_is_in_the_audit(database_url: str)
         "operations create",
         "operations abort",
         "retention",
+        "workers drain",
+        "workers resume",
+        "workers stop",
     }
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)

@@ -34,7 +34,7 @@ OPEN: Final = {"/sign-in", "/sign-out", "/theme"}
 
 def filled(path: str, house: House) -> str:
     names = {"company": "acme", "task": house.names["taskId"], "schedule": house.names["scheduleId"]}
-    names |= {"key": house.names["keyId"], "operation": house.names["operationId"]}
+    names |= {"key": house.names["keyId"], "operation": house.names["operationId"], "worker": "mail"}
     return path.format_map(names)
 
 

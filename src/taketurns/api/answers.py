@@ -21,6 +21,7 @@ from taketurns.companies.pauses import Pause
 from taketurns.companies.quotas import Usage
 from taketurns.engine.job import Job, JobEvent
 from taketurns.engine.key import Role
+from taketurns.engine.orders import Wanted, WorkerState
 from taketurns.engine.quota import Period
 from taketurns.engine.rate import Rate
 from taketurns.engine.task import PassReport, Status
@@ -542,6 +543,7 @@ class PassBody(TypedDict):
 class WorkerBody(TypedDict):
     """A worker or a pass, by the name of its heartbeat, as it was last heard of."""
 
+    id: Annotated[str, Field(description="Of the latest process of this name.")]
     name: str
     kind: Annotated[str, Field(description="worker or pass.")]
     host: str
@@ -554,6 +556,15 @@ class WorkerBody(TypedDict):
     lastBeatAt: Time
     lastClaimAt: MaybeTime
     leftAt: Annotated[MaybeTime, Field(description="When it left in good order; who left is not late.")]
+    wanted: Annotated[Wanted | None, Field(description="What operators want of it; null for a pass.")]
+    state: Annotated[
+        WorkerState | None,
+        Field(
+            description="What it said with its last beat that it does: one that is draining takes no turns until it is"
+            " resumed, one that is stopping ends once what it runs has ended. Of several processes of a name this and"
+            " wanted tell the one that is least far."
+        ),
+    ]
     ageSeconds: Annotated[float, Field(description="Since the last beat, by the database's clock.")]
     isLate: bool
 
@@ -900,6 +911,7 @@ def _attempts(told: Attempts, *, seconds: float) -> AttemptsBody:
 
 def worker(heartbeat: Heartbeat, *, max_age_seconds: float) -> WorkerBody:
     return WorkerBody(
+        id=str(heartbeat.id),
         name=heartbeat.name,
         kind=heartbeat.kind,
         host=heartbeat.host,
@@ -912,6 +924,8 @@ def worker(heartbeat: Heartbeat, *, max_age_seconds: float) -> WorkerBody:
         lastBeatAt=heartbeat.beat_at,
         lastClaimAt=heartbeat.last_claim_at,
         leftAt=heartbeat.left_at,
+        wanted=None if heartbeat.wanted is None else Wanted(heartbeat.wanted),
+        state=None if heartbeat.state is None else WorkerState(heartbeat.state),
         ageSeconds=round(heartbeat.age_seconds, 3),
         isLate=heartbeat.is_late(max_age_seconds=max_age_seconds),
     )

@@ -35,6 +35,7 @@ from taketurns.api import (
     problems,
     schedules,
     tasks,
+    workers,
 )
 from taketurns.api.cursors import Cursors
 from taketurns.api.exchange import Exchange
@@ -136,6 +137,7 @@ def _routers(process_pass: ProcessPass | None) -> list[APIRouter]:
         schedules.router,
         changes.router,
         operations.router,
+        workers.router,
         keys.router,
         audit.router,
         export.router,

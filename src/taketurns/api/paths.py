@@ -31,6 +31,8 @@ JOBS: Final = COMPANY + "/jobs"
 JOB: Final = JOBS + "/{jobId}"
 KEYS: Final = COMPANY + "/keys"
 KEY: Final = KEYS + "/{keyId}"
+WORKERS: Final = "/workers"
+WORKER: Final = WORKERS + "/{workerId}"
 OPERATOR_KEYS: Final = "/operators/keys"
 OPERATOR_KEY: Final = OPERATOR_KEYS + "/{keyId}"
 
@@ -49,6 +51,12 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "operationId": {
         "description": "The id of an operation.",
         "schema": {"type": "string", "format": "uuid", "minLength": 36},
+    },
+    "workerId": {
+        "description": "The id of a worker's process, or the name that its processes have; a name with a slash in it is"
+        " not taken here.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": limits.NAME_LENGTH, "pattern": "^[ -.0-~]+$"},
+        "example": "mail-1",
     },
     "jobId": {"description": "The id of a job.", "schema": {"type": "string", "format": "uuid", "minLength": 36}},
 }
@@ -124,6 +132,16 @@ def job_id(request: Request) -> UUID:
     return UUID(text)
 
 
+def worker(request: Request) -> UUID | str:
+    """The id or the name of the worker in the path. Raises Problem when it cannot be one."""
+    text = request.path_params["workerId"]
+    if _ID.fullmatch(text):
+        return UUID(text)
+    if len(text) > limits.NAME_LENGTH or not text.isprintable():
+        raise worker_not_found()
+    return str(text)
+
+
 def key_id(request: Request) -> UUID:
     """The id of the key in the path. Raises Problem when it cannot be one."""
     text = request.path_params["keyId"]
@@ -150,6 +168,10 @@ def key_not_found() -> Problem:
 
 def operation_not_found() -> Problem:
     return Problem(problems.OPERATION_NOT_FOUND, "the company has no operation of this id")
+
+
+def worker_not_found() -> Problem:
+    return Problem(problems.WORKER_NOT_FOUND, "no worker of this id or name was heard of lately")
 
 
 def job_not_found() -> Problem:

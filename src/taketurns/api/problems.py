@@ -139,6 +139,13 @@ OPERATION_NOT_FOUND = Kind(
     "The company has no such operation",
     "Check the operation's id and the company's. Operations are forgotten 30 days after their end.",
 )
+WORKER_NOT_FOUND = Kind(
+    "worker_not_found",
+    404,
+    "There is no such worker",
+    "Name it by the id or the name that the list of workers has. Workers are forgotten once they were not heard of for"
+    " 7 days.",
+)
 JOB_NOT_FOUND = Kind(
     "job_not_found",
     404,
@@ -153,6 +160,18 @@ JOBS_NOT_CONFIGURED = Kind(
 )
 METHOD_NOT_ALLOWED = Kind(
     "method_not_allowed", 405, "The path does not take this method", "Use one of the methods in the Allow header."
+)
+WORKER_GONE = Kind(
+    "worker_gone",
+    409,
+    "The worker takes no orders",
+    "It has left, or is a pass, which ends by itself; the list of workers tells. What it held is given to others.",
+)
+WORKER_STOPS = Kind(
+    "worker_stops",
+    409,
+    "The worker was told to stop",
+    "It does nothing else any more: it ends once what it runs has ended. Start another one in its place.",
 )
 INVALID_STATE = Kind(
     "invalid_state",

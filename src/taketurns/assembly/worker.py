@@ -86,7 +86,12 @@ async def build_worker(settings: Settings, registry: Registry, *, kind: Kind = K
 async def _heard_of(worker: Worker, database: Database, *, every_seconds: float) -> AsyncIterator[None]:
     """Keep the heartbeat of a worker whose broker keeps none."""
     heartbeats = Heartbeats(
-        database, worker.holder, last_claim_at=lambda: worker.lease.last_claim_at, every_seconds=every_seconds
+        database,
+        worker.holder,
+        last_claim_at=lambda: worker.lease.last_claim_at,
+        worker_id=lambda: worker.lease.worker_id,
+        standing=lambda: (worker.lease.wanted, worker.lease.state),
+        every_seconds=every_seconds,
     )
     keeping = asyncio.create_task(keep(heartbeats), name=heartbeats.name)
     try:

@@ -25,6 +25,10 @@ keys = typer.Typer(name="keys", help="Keys to the API, of companies and of opera
 app.add_typer(keys)
 heartbeat = typer.Typer(name="heartbeat", help="When workers and passes were last heard of.", no_args_is_help=True)
 app.add_typer(heartbeat)
+workers = typer.Typer(
+    name="workers", help="Workers: who there is, and having one drain, go on or stop.", no_args_is_help=True
+)
+app.add_typer(workers)
 operations = typer.Typer(name="operations", help="One change of many tasks of a company.", no_args_is_help=True)
 app.add_typer(operations)
 
@@ -35,6 +39,7 @@ App = Annotated[
 Company = Annotated[str | None, typer.Option(help="Id or slug of the company whose keys they are.")]
 NamedKey = Annotated[str, typer.Argument(metavar="KEY", help="Its id, or how it begins: tt_live_… up to the secret.")]
 KEY_NAME = r"(?=.*\S)[^\x00-\x1F\x7F]{1,200}"
+NamedWorker = Annotated[str, typer.Argument(metavar="WORKER", help="Its id, or the name that its processes have.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -381,6 +386,38 @@ def check_heartbeats(
 
     max_age_seconds = _seconds(max_age, "--max-age", most="36500d")
     raise typer.Exit(heartbeats.check(settings_with(), max_age_seconds=max_age_seconds, name=name, as_json=as_json))
+
+
+@workers.command("list")
+def list_workers(as_json: AsJson = False) -> None:
+    """List workers and passes, those that began last first: what each does, and what is wanted of it."""
+    from taketurns.cli import workers as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.show(settings_with(), as_json=as_json))
+
+
+@workers.command("drain")
+def drain_worker(worker: NamedWorker) -> None:
+    """Have a worker take no more turns, until it is resumed or stopped. What it has begun, it runs to the end."""
+    from taketurns.cli import workers as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.drain(settings_with(), worker))
+
+
+@workers.command("resume")
+def resume_worker(worker: NamedWorker) -> None:
+    """Have a worker that was drained take turns again."""
+    from taketurns.cli import workers as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.resume(settings_with(), worker))
+
+
+@workers.command("stop")
+def stop_worker(worker: NamedWorker) -> None:
+    """End a worker as SIGTERM does: it drains, and then its process ends with 0."""
+    from taketurns.cli import workers as commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.stop(settings_with(), worker))
 
 
 @operations.command("create")

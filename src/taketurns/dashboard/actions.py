@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 from starlette.types import Message, Scope
@@ -62,7 +63,7 @@ def _scope(visit: Visit, method: str, path: str, length: int) -> Scope:
         "http_version": "1.1",
         "scheme": given["scheme"],
         "method": method,
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "root_path": "",

@@ -1,16 +1,21 @@
-"""The page of workers: who was last heard of when, and what each has in its hands."""
+"""The page of workers: who was last heard of when, what each has in its hands, and having one drain, go on or stop."""
 
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 from sqlalchemy import func, select
 from starlette.responses import Response
 
+from taketurns.dashboard import actions
 from taketurns.dashboard.overview import SILENT_SECONDS
 from taketurns.dashboard.visits import Visit, needs
+from taketurns.engine import orders
 from taketurns.engine.key import Role
+from taketurns.engine.orders import WorkerState
 from taketurns.history import heartbeats
+from taketurns.history.heartbeats import Heartbeat
 from taketurns.storage.models import ProcessingTask, Worker
 
 LIMIT: Final = 100
@@ -32,8 +37,40 @@ async def list_workers(visit: Visit) -> Response:
         workers=page.heartbeats,
         holding=holding,
         silent=SILENT_SECONDS,
+        taking_turns=sum(_takes_turns(one) for one in page.heartbeats),
+        MEANT=orders.MEANT,
         has_more=page.next_after is not None,
     )
 
 
-PAGES = (("GET", "/workers", list_workers),)
+def _takes_turns(one: Heartbeat) -> bool:
+    return one.left_at is None and one.state == WorkerState.RUNNING and one.age_seconds <= SILENT_SECONDS
+
+
+@needs(Role.OPERATOR)
+async def drain_worker(visit: Visit) -> Response:
+    return await _order(visit, "drain", "It is told to take no more turns. What it runs goes on to the end.")
+
+
+@needs(Role.OPERATOR)
+async def resume_worker(visit: Visit) -> Response:
+    return await _order(visit, "resume", "It is told to take turns again.")
+
+
+@needs(Role.OPERATOR)
+async def stop_worker(visit: Visit) -> Response:
+    return await _order(visit, "stop", "It is told to stop, and ends once what it runs has ended.")
+
+
+async def _order(visit: Visit, order: str, done: str) -> Response:
+    named = quote(visit.request.path_params["worker"], safe="")
+    answer = await actions.ask(visit, "POST", f"/workers/{named}/{order}")
+    return visit.back(visit.link("/workers"), done if answer.is_done else answer.complaint, failed=not answer.is_done)
+
+
+PAGES = (
+    ("GET", "/workers", list_workers),
+    ("POST", "/workers/{worker}/drain", drain_worker),
+    ("POST", "/workers/{worker}/resume", resume_worker),
+    ("POST", "/workers/{worker}/stop", stop_worker),
+)

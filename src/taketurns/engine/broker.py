@@ -14,6 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from taketurns.engine.lease import LeaseLine
+from taketurns.engine.orders import Asked, Wanted
 from taketurns.engine.retention import Retention
 from taketurns.engine.task import Claimed, ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 
@@ -72,6 +73,13 @@ class Broker(Protocol):
         """Open a line for a lease, which notices within so long that its peer is dead; from any thread.
 
         Raises Unavailable.
+        """
+        ...
+
+    async def order(self, worker: UUID | str, wanted: Wanted) -> Asked:
+        """Say what is wanted of the worker that has this id, or of all that have this name, and wake them.
+
+        Only what stays until it is told otherwise takes orders: no pass, and no caller.
         """
         ...
 

@@ -9,6 +9,8 @@ TaketurnsError
 ├── UniqueKeyTaken          another task of the company has the unique key
 ├── QuotaExceeded           the company may submit no more tasks in this period
 ├── QueueFull               the company has as many tasks waiting as it may have
+├── WorkerIsGone            no process of this worker takes orders: it has left, or never takes any
+├── WorkerStops             the worker was told to stop, and does nothing else any more
 ├── NotCompleted            the result of a task was asked for, and the task has not completed
 ├── Unavailable             the server behind a broker cannot be reached, or did not answer in time
 │   ├── Busy                a transaction of somebody else keeps what this one needs
@@ -132,6 +134,22 @@ class QueueFull(TaketurnsError):
         )
         self.max_queued = most
         self.wanted = wanted
+
+
+class WorkerIsGone(TaketurnsError):
+    """No process of this worker takes orders."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(
+            f"no process of worker {worker!r} takes orders: it has left, or is a pass, which ends by itself"
+        )
+
+
+class WorkerStops(TaketurnsError):
+    """The worker was told to stop."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"worker {worker!r} was told to stop, and does nothing else any more: start another")
 
 
 class NotCompleted(TaketurnsError):

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
+from taketurns.engine.orders import Wanted, WorkerState
 from taketurns.engine.registry import TaskType
 
 
@@ -47,10 +48,12 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What the broker answers to a beat: its time, and the names of the types that anybody has published."""
+    """What the broker answers to a beat: its time, the names of the types that anybody has published, and what is
+    wanted of the worker."""
 
     at: datetime
     published_types: frozenset[str]
+    wanted: Wanted
 
 
 class LeaseLine(Protocol):
@@ -59,12 +62,15 @@ class LeaseLine(Protocol):
     A broker that keeps heartbeats writes that of the holder's name with whatever it does; it stays when the lease goes.
     """
 
-    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:
-        """Make the row of a new lease, publish the holder's types, and remove the row of a lease it had before."""
+    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None, wanted: Wanted = Wanted.RUN) -> Beat:
+        """Make the row of a new lease, publish the holder's types, and remove the row of a lease it had before. What
+        is wanted stays as that row has it, or as the holder knows it."""
         ...
 
-    def beat(self, worker_id: UUID, *, seconds_since_claim: float | None) -> Beat | None:
-        """Renew the lease; None when its row is gone, for others have taken the work."""
+    def beat(
+        self, worker_id: UUID, *, seconds_since_claim: float | None, state: WorkerState = WorkerState.RUNNING
+    ) -> Beat | None:
+        """Renew the lease and tell what the holder does; None when its row is gone, for others have taken the work."""
         ...
 
     def remove(self, worker_id: UUID, *, seconds_since_claim: float | None) -> None:

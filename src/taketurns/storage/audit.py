@@ -46,6 +46,9 @@ class Action(StrEnum):
     CANCEL_JOB = "cancelJob"
     RETRY_JOB = "retryJob"
     PROCESS_TASKS = "processTasks"
+    DRAIN_WORKER = "drainWorker"
+    RESUME_WORKER = "resumeWorker"
+    STOP_WORKER = "stopWorker"
 
 
 class ActorKind(StrEnum):

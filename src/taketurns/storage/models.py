@@ -685,12 +685,14 @@ class AuditEntry(Base):
 
 
 class Worker(Base):
-    """A worker's lease: `beat` rises while it lives."""
+    """A worker's lease: `beat` rises while it lives. What is `wanted` of it, it reads with each beat, and tells its
+    `state`."""
 
     __tablename__ = "workers"
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     name: Mapped[str]
+    kind: Mapped[str] = mapped_column(server_default=text("'worker'"))
     host: Mapped[str]
     version: Mapped[str]
     queues: Mapped[list[str]]
@@ -700,12 +702,15 @@ class Worker(Base):
     started_at: Mapped[datetime]
     beat_at: Mapped[datetime]
     last_claim_at: Mapped[datetime | None]
+    wanted: Mapped[str] = mapped_column(server_default=text("'run'"))
+    state: Mapped[str] = mapped_column(server_default=text("'running'"))
 
 
 class Heartbeat(Base):
     """When a worker or a pass of this name was last heard of. Stays when its lease goes: see `leases.py`.
 
     `left_at` is set when nobody of this name is expected any more: it left in good order, and not between two passes.
+    `wanted` and `state` are told of who has no lease here, because it takes its turns elsewhere.
     """
 
     __tablename__ = "heartbeats"
@@ -723,6 +728,8 @@ class Heartbeat(Base):
     beat_at: Mapped[datetime]
     last_claim_at: Mapped[datetime | None]
     left_at: Mapped[datetime | None]
+    wanted: Mapped[str | None]
+    state: Mapped[str | None]
 
 
 class TaskType(Base):

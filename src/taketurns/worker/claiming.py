@@ -86,6 +86,7 @@ class Claiming:
         self._poll_seconds = poll_seconds
         self._prospects = prospects
         self._is_stopping = False
+        self._is_paused = False
         self._one_by_one = 0
         self._until_next = poll_seconds
         self._met: set[str] = set()
@@ -95,6 +96,15 @@ class Claiming:
         """Claim no more. What a claim under way brings is released."""
         self._is_stopping = True
         self._prospects.have_changed()
+
+    def pause(self) -> None:
+        """Claim no more until `go_on`. What a claim under way brings is released."""
+        self._is_paused = True
+
+    def go_on(self) -> None:
+        """Claim again."""
+        self._is_paused = False
+        self._prospects.work_may_wait()
 
     async def run(self) -> None:
         """Claim until stopped, through whatever failures."""
@@ -124,7 +134,7 @@ class Claiming:
     @property
     def room(self) -> int:
         """How many tasks may be claimed."""
-        if not self._lease.is_held:
+        if self._is_paused or not self._lease.is_held:
             return 0
         return min(self._hands.free, self._settler.room, 1 if self._one_by_one else self._batch)
 
@@ -203,7 +213,7 @@ class Claiming:
             await self._audit.compare(unreadable=repr(error) if is_unreadable and asked == 1 else None)
 
     def _begin(self, tasks: Sequence[ClaimedTask], is_ours: bool) -> None:
-        if not is_ours or self._is_stopping:
+        if not is_ours or self._is_stopping or self._is_paused:
             self._settler.release(tasks)
             return
         if unknown := [task for task in tasks if self._is_for_others(task.type)]:

@@ -28,6 +28,7 @@ from taketurns import telemetry
 from taketurns.engine.broker import Broker
 from taketurns.engine.errors import ConfigurationError, Unavailable
 from taketurns.engine.lease import Holder, LeaseLine
+from taketurns.engine.orders import Wanted, WorkerState
 from taketurns.storage.ids import new_id
 from taketurns.telemetry import Event
 from taketurns.worker.loop_watch import LoopWatch
@@ -46,7 +47,7 @@ class State(Enum):
 
 
 class Lease:
-    """Use from the event loop; `on_taken` and `on_lost` are called in it.
+    """Use from the event loop; `on_taken`, `on_lost` and `on_order` are called in it.
 
     `end_process` is called with an exit code in a thread of the lease, when time is up and attempts still run.
     """
@@ -60,6 +61,7 @@ class Lease:
         stale_after_seconds: float,
         on_taken: Callable[[], None] = lambda: None,
         on_lost: Callable[[], None] = lambda: None,
+        on_order: Callable[[Wanted], None] = lambda _: None,
         end_process: Callable[[int], None] | None = os._exit,
     ) -> None:
         if beat_seconds * 3 > stale_after_seconds:
@@ -71,12 +73,15 @@ class Lease:
         self.published_types: frozenset[str] = frozenset()
         self.last_claim_at: float | None = None
         self.beat_sent_at = time.monotonic()
+        self.wanted = Wanted.RUN
+        self.state = WorkerState.RUNNING
         self._broker = broker
         self._holder = holder
         self._beat_seconds = beat_seconds
         self._stale_after_seconds = stale_after_seconds
         self._on_taken = on_taken
         self._on_lost = on_lost
+        self._on_order = on_order
         self._end_process = end_process
         self._state = State.ABSENT
         self._ends_at = 0.0
@@ -123,6 +128,16 @@ class Lease:
                 self._state = State.ABSENT
         self._beat_early.set()
         self._look_early.set()
+
+    def beat_soon(self) -> None:
+        """Do not wait for the time of the next beat: something may be wanted of this worker."""
+        self._beat_early.set()
+
+    def tell(self, state: WorkerState) -> None:
+        """Say what the worker does, with a beat that is sent soon."""
+        if state is not self.state:
+            self.state = state
+            self.beat_soon()
 
     @property
     def age(self) -> float:
@@ -179,7 +194,7 @@ class Lease:
         """Also leaves no row of an id that this worker had before: nothing is under way under it."""
         worker_id = new_id()
         sent_at = time.monotonic()
-        beat = line.take(worker_id, self._holder, former=self.worker_id)
+        beat = line.take(worker_id, self._holder, former=self.worker_id, wanted=self.wanted)
         self.published_types = beat.published_types
         with self._lock:
             self.worker_id = worker_id
@@ -189,12 +204,13 @@ class Lease:
         self._look_early.set()
         self._log.debug(Event.LEASE_TAKEN, worker_id=str(worker_id))
         self._call(self._tell_taken)
+        self._heed(beat.wanted)
 
     def _beat(self, line: LeaseLine) -> None:
         if self.worker_id is None:
             return
         sent_at = time.monotonic()
-        beat = line.beat(self.worker_id, seconds_since_claim=self._seconds_since_claim())
+        beat = line.beat(self.worker_id, seconds_since_claim=self._seconds_since_claim(), state=self.state)
         if beat is None:
             self._lose("others have taken its work")
             return
@@ -203,6 +219,12 @@ class Lease:
                 self.beat_sent_at = sent_at
         self._clock_offset = beat.at.timestamp() - time.monotonic()
         self.published_types = beat.published_types
+        self._heed(beat.wanted)
+
+    def _heed(self, wanted: Wanted) -> None:
+        if wanted is not self.wanted:
+            self.wanted = wanted
+            self._call(lambda: self._on_order(wanted))
 
     def _seconds_since_claim(self) -> float | None:
         return None if self.last_claim_at is None else time.monotonic() - self.last_claim_at

@@ -17,6 +17,7 @@ from taketurns.engine.broker import Broker
 from taketurns.engine.budget import Budgets
 from taketurns.engine.errors import InvalidData, Unavailable
 from taketurns.engine.lease import Holder, Kind
+from taketurns.engine.orders import Wanted, WorkerState
 from taketurns.engine.registry import Registry
 from taketurns.engine.retention import Retention
 from taketurns.engine.task import Outcome, PassReport
@@ -41,7 +42,7 @@ PASS_LEASE_SECONDS: Final = 15.0  # what a pass waits for its lease
 
 
 class Worker:
-    """Takes turns until stopped.
+    """Takes turns until stopped, by its own process or by the order of an operator, which comes with the lease.
 
     Up to `concurrency` handlers run at once. A claim takes as many tasks as there are free hands, or up to `batch`,
     which may be more: those wait in the worker's hand. With a `ticking` it makes the tasks of schedules as well, and
@@ -107,6 +108,7 @@ class Worker:
             stale_after_seconds=stale_after_seconds,
             on_taken=prospects.work_may_wait,
             on_lost=self._lease_was_lost,
+            on_order=self._obey,
             end_process=end_process,
         )
         self.settler = Settler(
@@ -144,7 +146,9 @@ class Worker:
             batch=batch,
             poll_seconds=poll_seconds,
         )
-        self.listening = Listening(broker, queues=queues, on_work=prospects.work_may_wait)
+        self.listening = Listening(
+            broker, queues=queues, on_work=prospects.work_may_wait, on_order=self.lease.beat_soon
+        )
         self._rescue = Rescue(
             broker,
             lease=self.lease,
@@ -198,6 +202,23 @@ class Worker:
     def stop(self) -> None:
         """Claim no more, release what was not started, let running handlers end, and leave. From the event loop."""
         self._has_to_stop.set()
+        self.lease.tell(WorkerState.STOPPING)
+
+    def _obey(self, wanted: Wanted) -> None:
+        """One that stops already does nothing else any more."""
+        if self._has_to_stop.is_set():
+            return
+        self._log.info(Event.WORKER_ORDERED, wanted=wanted.value, held=self.held)
+        match wanted:
+            case Wanted.RUN:
+                self.claiming.go_on()
+                self.lease.tell(WorkerState.RUNNING)
+            case Wanted.DRAIN:
+                self.claiming.pause()
+                self.hands.release_waiting()
+                self.lease.tell(WorkerState.DRAINING)
+            case Wanted.STOP:
+                self.stop()
 
     @property
     def held(self) -> int:
@@ -216,8 +237,8 @@ class Worker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes turns: its lease is held."""
-        return self.is_healthy and self.lease.is_held and not self._has_to_stop.is_set()
+        """Whether it takes turns: its lease is held, and nobody wants it to take none."""
+        return self.is_healthy and self.lease.is_held and self.lease.state is WorkerState.RUNNING
 
     @asynccontextmanager
     async def _at_work(self) -> AsyncIterator[None]:

@@ -112,11 +112,11 @@ class RedisCell:
             pass
 
     def add_lease(self, worker_id: UUID, *, beat: int = 0, types: Sequence[str] = ("work",)) -> None:
-        self.run("take_lease", str(worker_id), "", 86_400_000, "types", json.dumps(list(types)))
+        self.run("take_lease", str(worker_id), "", 86_400_000, "types", json.dumps(list(types)), "wanted", "run")
         self.client.hset(self.key("lease", worker_id), "beat", beat)
 
     def beat(self, worker_id: UUID) -> int:
-        assert self.run("beat", str(worker_id), 86_400_000, "")
+        assert self.run("beat", str(worker_id), 86_400_000, "", "running")
         return int(self.client.hget(self.key("lease", worker_id), "beat"))
 
     def remove_lease(self, worker_id: UUID) -> None:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from taketurns.brokers.postgres import leases, wakeups
+from taketurns.engine import orders
 from taketurns.engine.errors import (
     IdempotencyConflict,
     QueueFull,
@@ -24,6 +25,7 @@ from taketurns.engine.errors import (
     UniqueKeyTaken,
     UnknownCompany,
 )
+from taketurns.engine.orders import Asked, Wanted
 from taketurns.engine.quota import Allowance
 from taketurns.engine.retention import Retention
 from taketurns.engine.task import (
@@ -157,6 +159,11 @@ class PostgresBroker:
 
     def lease_line(self, *, patience_seconds: float) -> leases.PostgresLease:
         return leases.PostgresLease(self.database.url, schema=self.database.schema, patience_seconds=patience_seconds)
+
+    async def order(self, worker: UUID | str, wanted: Wanted) -> Asked:
+        asked = await leases.order(self.database, worker, wanted)
+        self.notifier.announce([orders.WAKE] if asked.processes else ())
+        return asked
 
     async def beats(self) -> dict[UUID, int | None]:
         return dict(await self.database.fetch(leases.BEATS))

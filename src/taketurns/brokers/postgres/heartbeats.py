@@ -20,11 +20,13 @@ from sqlalchemy.dialects import postgresql
 
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.lease import Holder, Kind
+from taketurns.engine.orders import Wanted, WorkerState
 from taketurns.storage.database import Database, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Heartbeat
 
 LEAVE_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.2
 
 
 class Heartbeats:
@@ -41,18 +43,24 @@ class Heartbeats:
         holder: Holder,
         *,
         last_claim_at: Callable[[], float | None],
+        worker_id: Callable[[], UUID | None],
+        standing: Callable[[], tuple[Wanted, WorkerState]],
         every_seconds: float,
     ) -> None:
         self._database = database
         self._holder = holder
         self._last_claim_at = last_claim_at
+        self._worker_id = worker_id
+        self._standing = standing
         self._every_seconds = every_seconds
         self._id = new_id()
         self._began_at = time.monotonic()
 
     async def step(self) -> float:
+        """Until it holds a lease nobody can order it about, and it says nothing of that."""
+        has_lease = self._worker_id() is not None
         await self._tell()
-        return self._every_seconds
+        return self._every_seconds if has_lease else min(self._every_seconds, LOOK_SECONDS)
 
     async def leave(self) -> None:
         """Tell the last of it, if the database can be reached soon: nobody need wait for it, unless it comes again."""
@@ -62,13 +70,20 @@ class Heartbeats:
                 await self._tell({"left_at": func.clock_timestamp()} if is_gone else {})
 
     async def _tell(self, changes: Mapping[str, object] = MappingProxyType({})) -> None:
-        began = first(self._id, self._holder, seconds_ago=time.monotonic() - self._began_at)
+        began = first(self._worker_id() or self._id, self._holder, seconds_ago=time.monotonic() - self._began_at)
         claimed_at = self._last_claim_at()
         ago = None if claimed_at is None else time.monotonic() - claimed_at
-        change = update(Heartbeat).where(Heartbeat.name == self._holder.full_name).values({**news(ago), **changes})
+        told = {**news(ago), **self._orders(), **changes}
+        change = update(Heartbeat).where(Heartbeat.name == self._holder.full_name).values(told)
         async with self._database.transaction() as connection:
             for statement in (began, change):
                 await fetch(connection, self._database.schema, statement)
+
+    def _orders(self) -> dict[str, object]:
+        if self._holder.kind is not Kind.WORKER or self._worker_id() is None:
+            return {}
+        wanted, state = self._standing()
+        return {"wanted": wanted.value, "state": state.value}
 
 
 def first(worker_id: UUID, holder: Holder, *, seconds_ago: float = 0.0) -> Executable:
@@ -82,6 +97,8 @@ def first(worker_id: UUID, holder: Holder, *, seconds_ago: float = 0.0) -> Execu
         "started_at": now - _interval(seconds_ago),
         "beat_at": now,
         "left_at": None,
+        "wanted": None,
+        "state": None,
     }
     statement = postgresql.insert(Heartbeat).values(name=holder.full_name, **told)
     return statement.on_conflict_do_update(index_elements=["name"], set_=told)

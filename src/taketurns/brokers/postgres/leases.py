@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import (
     CTE,
     Case,
+    ColumnElement,
     Executable,
     Integer,
     Select,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     null,
     or_,
     select,
@@ -31,9 +33,10 @@ from sqlalchemy.dialects import postgresql
 from taketurns.brokers.postgres import heartbeats
 from taketurns.engine.errors import Unavailable
 from taketurns.engine.lease import Beat, Holder, Kind
+from taketurns.engine.orders import Asked, Wanted, WorkerState
 from taketurns.engine.registry import TaskType
 from taketurns.engine.task import ClaimedTask
-from taketurns.storage.database import Row, compile_statement, conninfo
+from taketurns.storage.database import Database, Row, compile_statement, conninfo
 from taketurns.storage.models import Heartbeat, ProcessingTask, Worker
 from taketurns.storage.models import TaskType as PublishedType
 
@@ -50,6 +53,29 @@ def overdue(seconds: float, at: datetime | None) -> Executable:
     """See `Broker.overdue`."""
     since = func.coalesce(at, func.clock_timestamp()) - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     return union_all(select(Worker.id, Worker.beat).where(Worker.beat_at < since), _WITHOUT_A_LEASE)
+
+
+async def order(database: Database, worker: UUID | str, wanted: Wanted) -> Asked:
+    """See `Broker.order`. The heartbeat says the same of a worker that holds its lease elsewhere."""
+    is_named = (Worker.id if isinstance(worker, UUID) else Worker.name) == worker
+    may_be_told = literal(wanted is Wanted.STOP) | (Worker.wanted != Wanted.STOP.value)
+    is_heard_of = (Heartbeat.id if isinstance(worker, UUID) else Heartbeat.name) == worker
+    told = (
+        update(Heartbeat)
+        .where(is_heard_of, Heartbeat.wanted != Wanted.STOP.value)
+        .values(wanted=wanted.value)
+        .returning(Heartbeat.name)
+        .cte("told")
+    )
+    asked = (
+        update(Worker)
+        .where(is_named, Worker.kind == Kind.WORKER.value, may_be_told)
+        .values(wanted=wanted.value)
+        .returning(Worker.id)
+        .add_cte(told)
+    )
+    processes = len(await database.fetch(asked))
+    return Asked(processes, len(await database.fetch(select(Worker.id).where(is_named, ~may_be_told))))
 
 
 class PostgresLease:
@@ -72,12 +98,14 @@ class PostgresLease:
         except (psycopg.Error, OSError) as error:
             raise _unavailable(error) from error
 
-    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:
+    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None, wanted: Wanted = Wanted.RUN) -> Beat:
         now = func.clock_timestamp()
         row = {
             **heartbeats.description(worker_id, holder),
             "name": holder.full_name,
+            "kind": holder.kind.value,
             "types": sorted(type.name for type in holder.types),
+            "wanted": func.coalesce(_wanted_before(former), wanted.value),
         }
         try:
             with self._connection.transaction():
@@ -90,12 +118,16 @@ class PostgresLease:
                     self._execute(_publication(holder.types))
         except (psycopg.Error, OSError) as error:
             raise _unavailable(error) from error
-        ((at,),) = self._execute(select(func.clock_timestamp()))
-        return self._told(at)
+        ((at, wanted_now),) = self._execute(
+            select(func.clock_timestamp(), select(Worker.wanted).where(Worker.id == worker_id).scalar_subquery())
+        )
+        return self._told(at, wanted_now or wanted)
 
-    def beat(self, worker_id: UUID, *, seconds_since_claim: float | None) -> Beat | None:
-        rows = self._execute(_beat_statement(worker_id, seconds_since_claim))
-        return self._told(rows[0][0]) if rows else None
+    def beat(
+        self, worker_id: UUID, *, seconds_since_claim: float | None, state: WorkerState = WorkerState.RUNNING
+    ) -> Beat | None:
+        rows = self._execute(_beat_statement(worker_id, seconds_since_claim, state))
+        return self._told(*rows[0]) if rows else None
 
     def remove(self, worker_id: UUID, *, seconds_since_claim: float | None) -> None:
         heartbeat = _heartbeat(worker_id, seconds_since_claim, {"left_at": _left_at(worker_id)})
@@ -104,8 +136,9 @@ class PostgresLease:
     def close(self) -> None:
         self._connection.close()
 
-    def _told(self, at: datetime) -> Beat:
-        return Beat(at, frozenset(name for (name,) in self._execute(select(PublishedType.name))))
+    def _told(self, at: datetime, wanted: str) -> Beat:
+        types = frozenset(name for (name,) in self._execute(select(PublishedType.name)))
+        return Beat(at, types, Wanted(wanted))
 
     def _execute(self, statement: Executable) -> list[Row]:
         query, parameters = compile_statement(self._schema, statement)
@@ -175,13 +208,17 @@ def _publication(types: Sequence[TaskType]) -> Executable:
     )
 
 
-def _beat_statement(worker_id: UUID, seconds_since_claim: float | None) -> Executable:
+def _wanted_before(former: UUID | None) -> ColumnElement[Any]:
+    return select(Worker.wanted).where(Worker.id == former).scalar_subquery()
+
+
+def _beat_statement(worker_id: UUID, seconds_since_claim: float | None, state: WorkerState) -> Executable:
     """The lease and the heartbeat in one round trip."""
     return (
         update(Worker)
         .where(Worker.id == worker_id)
-        .values({"beat": Worker.beat + 1, **heartbeats.news(seconds_since_claim)})
-        .returning(func.clock_timestamp())
+        .values({"beat": Worker.beat + 1, "state": state.value, **heartbeats.news(seconds_since_claim)})
+        .returning(func.clock_timestamp(), Worker.wanted)
         .add_cte(_heartbeat(worker_id, seconds_since_claim, {"left_at": None}))
     )
 

@@ -24,6 +24,7 @@ from taketurns.engine.job import (
     JobPauses,
     KnownKey,
 )
+from taketurns.engine.orders import WAKE, Asked, Wanted
 from taketurns.engine.retention import Retention
 from taketurns.engine.task import Claimed, ClaimedTask, Enqueued, NewTask, Promoted, Pruned, Report, Rescued, Status
 from taketurns.storage.ids import new_id
@@ -163,6 +164,9 @@ class RedisBroker:
 
     def lease_line(self, *, patience_seconds: float) -> leases.RedisLease:
         return leases.RedisLease(self.server.nodes, cell=self.server.cell, patience_seconds=patience_seconds)
+
+    async def order(self, worker: UUID | str, wanted: Wanted) -> Asked:
+        return Asked(*await self.server.call("order", str(worker), wanted.value, WAKE))
 
     async def beats(self) -> dict[UUID, int | None]:
         rows = await self.server.call("beats")

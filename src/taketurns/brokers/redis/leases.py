@@ -15,6 +15,7 @@ from taketurns.brokers.redis import addresses, replies, scripts
 from taketurns.brokers.redis.nodes import Nodes
 from taketurns.brokers.redis.server import told_as_unavailable
 from taketurns.engine.lease import Beat, Holder
+from taketurns.engine.orders import Wanted, WorkerState
 
 FORGOTTEN_AFTER: Final = timedelta(days=1)
 """A lease outlives every outage that workers do, and is rescued long before; it is only not kept for ever."""
@@ -32,7 +33,7 @@ class RedisLease:
             self._client = addresses.open_sync(self._url, timeout=patience_seconds, name="taketurns-lease")
             self._client.exists(cell)
 
-    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None) -> Beat:
+    def take(self, worker_id: UUID, holder: Holder, *, former: UUID | None, wanted: Wanted = Wanted.RUN) -> Beat:
         shown = {
             "name": holder.full_name,
             "host": socket.gethostname(),
@@ -40,13 +41,18 @@ class RedisLease:
             "queues": json.dumps(list(holder.queues)),
             "types": json.dumps(sorted(type.name for type in holder.types)),
             "concurrency": holder.concurrency,
+            "kind": holder.kind.value,
+            "wanted": wanted.value,
+            "state": WorkerState.RUNNING.value,
         }
         fields = [part for field in shown.items() for part in field]
         return _told(self._call("take_lease", str(worker_id), replies.optional(former), self._lifetime, *fields))
 
-    def beat(self, worker_id: UUID, *, seconds_since_claim: float | None) -> Beat | None:
+    def beat(
+        self, worker_id: UUID, *, seconds_since_claim: float | None, state: WorkerState = WorkerState.RUNNING
+    ) -> Beat | None:
         ago = None if seconds_since_claim is None else round(seconds_since_claim * 1_000_000)
-        told = self._call("beat", str(worker_id), self._lifetime, replies.optional(ago))
+        told = self._call("beat", str(worker_id), self._lifetime, replies.optional(ago), state.value)
         return _told(told) if told else None
 
     def remove(self, worker_id: UUID, *, seconds_since_claim: float | None) -> None:  # nothing is kept of it
@@ -64,6 +70,7 @@ class RedisLease:
                 return self._client.eval(script.text, 1, self._cell, *arguments)
 
 
-def _told(answer: tuple[bytes, list[bytes]]) -> Beat:
-    now, types = answer
-    return Beat(replies.EPOCH + timedelta(microseconds=int(now)), frozenset(type.decode() for type in types))
+def _told(answer: tuple[bytes, list[bytes], bytes]) -> Beat:
+    now, types, wanted = answer
+    at = replies.EPOCH + timedelta(microseconds=int(now))
+    return Beat(at, frozenset(type.decode() for type in types), Wanted(wanted.decode()))

@@ -581,12 +581,15 @@ def upgrade() -> None:
         sa.Column("beat_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("last_claim_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("left_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("wanted", sa.Text(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("heartbeats_pkey")),
     )
     op.create_table(
         "workers",
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), server_default=sa.text("'worker'"), nullable=False),
         sa.Column("host", sa.Text(), nullable=False),
         sa.Column("version", sa.Text(), nullable=False),
         sa.Column("queues", postgresql.ARRAY(sa.Text()), nullable=False),
@@ -596,6 +599,8 @@ def upgrade() -> None:
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("beat_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("last_claim_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("wanted", sa.Text(), server_default=sa.text("'run'"), nullable=False),
+        sa.Column("state", sa.Text(), server_default=sa.text("'running'"), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("workers_pkey")),
     )
     # Rows pass through these tables all the time; see decisions/0004-table-settings.md.

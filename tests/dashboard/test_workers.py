@@ -1,0 +1,77 @@
+"""The page of workers: what each does and what is wanted of it, and the orders that an operator gives there."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from taketurns.brokers.postgres import PostgresBroker
+from taketurns.engine.lease import Holder, Kind
+from taketurns.engine.orders import Wanted, WorkerState
+from taketurns.storage.ids import new_id
+from tests.dashboard.browsing import Browser
+
+
+def start(broker: PostgresBroker, name: str, *, kind: Kind = Kind.WORKER) -> UUID:
+    line, worker_id = broker.lease_line(patience_seconds=5), new_id()
+    line.take(worker_id, Holder(queues=("mail",), types=(), concurrency=4, name=name, kind=kind), former=None)
+    line.close()
+    return worker_id
+
+
+def beat(broker: PostgresBroker, worker_id: UUID, state: WorkerState) -> Wanted | None:
+    line = broker.lease_line(patience_seconds=5)
+    told = line.beat(worker_id, seconds_since_claim=None, state=state)
+    line.close()
+    return None if told is None else told.wanted
+
+
+@pytest.mark.parametrize("name", ["mail", "host.example:4711", "a name/with a slash", "<b>%2e?#&"])
+async def test_a_worker_is_drained_resumed_and_stopped_on_its_page(
+    browser: Browser, broker: PostgresBroker, name: str
+) -> None:
+    worker_id = start(broker, name)
+    page = await browser.page("/workers")
+    told = await browser.submit(page.form("/drain"))
+    assert "It is told to take no more turns." in told.text
+    assert "told to drain" in told.text
+    assert beat(broker, worker_id, WorkerState.DRAINING) is Wanted.DRAIN
+    page = await browser.page("/workers")
+    assert "draining" in page.text
+    assert "told to" not in page.text
+    await browser.submit(page.form("/resume"))
+    assert beat(broker, worker_id, WorkerState.RUNNING) is Wanted.RUN
+    page = await browser.page("/workers")
+    await browser.submit(page.form("/stop"))
+    assert beat(broker, worker_id, WorkerState.STOPPING) is Wanted.STOP
+    page = await browser.page("/workers")
+    assert "stopping" in page.text
+    assert [form for form in page.forms if "/workers/" in form.action] == []
+    refused = await browser.post(f"/workers/{worker_id}/resume", {"token": await browser.token()})
+    assert refused.is_redirect
+    assert "was told to stop" in (await browser.page("/workers")).text
+
+
+async def test_orders_are_confirmed_and_say_whom_they_are_for(browser: Browser, broker: PostgresBroker) -> None:
+    start(broker, "mail")
+    (drain, stop) = [
+        form.attributes["data-confirm"]
+        for form in (await browser.page("/workers")).all("form")
+        if "data-confirm" in form.attributes
+    ]
+    assert drain.startswith("Drain mail? No more turns are taken until Resume;")
+    assert stop.startswith("Stop mail? The process ends once what it runs has ended")
+    assert "No other worker takes turns now." in drain
+    start(broker, "mail")
+    start(broker, "other")
+    confirms = [form.attributes.get("data-confirm", "") for form in (await browser.page("/workers")).all("form")]
+    assert any(told.startswith("Drain the 2 processes of mail?") for told in confirms)
+    assert not any("No other worker" in told for told in confirms)
+
+
+async def test_what_ends_by_itself_is_given_no_orders(browser: Browser, broker: PostgresBroker) -> None:
+    start(broker, "nightly", kind=Kind.PASS)
+    page = await browser.page("/workers")
+    assert "nightly" in page.text
+    assert [form for form in page.forms if "/workers/" in form.action] == []
