@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("what", nargs="?", choices=[*EVERY, *WHEN_ASKED_FOR], help="one of them")
     parser.add_argument("--large", action="store_true", help="claim: at 10,000,000 tasks too; a quarter of an hour")
-    parser.add_argument("--only", choices=growth.PARTS, help="growth: one part, some three to eight minutes")
+    parser.add_argument("--only", choices=growth.PARTS, help="growth: one part, three to eight minutes")
     parser.add_argument("--most", type=int, default=growth.MOST, help="growth: the largest backlog, and history")
     parser.add_argument("--minutes", type=float, default=soak.MINUTES, help="soak: how long the load lasts")
     parser.add_argument(

@@ -73,7 +73,7 @@ def against_old_snapshot(server: PostgresServer, most: int) -> list[Curve]:
                 measured.append(drained_per_second(connection, batch=BATCH, most=step)[0])
     return [
         Curve(
-            title="Claim and settle, against the tasks done under an old snapshot",
+            title="Claim and settle under an old snapshot",
             against="tasks before",
             at=[number * step for number in range(STEPS + 1)],
             values=rates,
