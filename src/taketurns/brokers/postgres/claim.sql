@@ -194,11 +194,15 @@ begin
                 -- (-1: none, for it is paused or gone). A company that is passed over holds its share, so as many more
                 -- as may hold theirs are enough to find the others; the look widens by how many of them have no work,
                 -- or have reached a limit: those are to rest.
-                select array_agg(n.row_id), array_agg(n.company_id), array_agg(n.place),
-                    array_agg(coalesce(c.weight, 1)), array_agg(coalesce(h.hands, 0)),
+                select array_agg(n.row_id order by n.place, n.company_id),
+                    array_agg(n.company_id order by n.place, n.company_id),
+                    array_agg(n.place order by n.place, n.company_id),
+                    array_agg(coalesce(c.weight, 1) order by n.place, n.company_id),
+                    array_agg(coalesce(h.hands, 0) order by n.place, n.company_id),
                     array_agg(case when c.paused is distinct from false then -1
                         when z.until is not null then 0
-                        else greatest(least(free, c.max_in_flight - coalesce(h.hands, 0), r.starts), 0) end),
+                        else greatest(least(free, c.max_in_flight - coalesce(h.hands, 0), r.starts), 0)
+                        end order by n.place, n.company_id),
                     array_agg(n.row_id) filter (where not c.paused and l.is_reached),
                     array_agg(case when z.until is not null then z.until
                         when c.max_in_flight <= h.hands then null
