@@ -12,7 +12,8 @@ Share. `hands` are the task slots in use in the whole fleet, the batch being cla
 while it holds ceil(hands × weight / Σ weight) of them, Σ over the companies that have tasks waiting or running; nor
 does any company take the last hand for itself while another waits. When nobody else is found, shares are lifted for
 what is left of the batch. Limits (`max_in_flight`, rate, pause) are never lifted: a company that has reached one is
-passed over, and does not count as one that waits. It keeps its place.
+passed over, and does not count as one that waits. It keeps its place. So it is with one whose line is paused, in that
+queue alone.
 
 Queues. Each has a rotation of its own; a claim of several takes them in the order in which they are named. Hands and
 limits are the company's, whatever the queue.
@@ -46,11 +47,16 @@ class Company:
 @dataclass(slots=True)
 class Rotation:
     """The rotation of one queue: the place it has reached, and how many tasks wait in each company's line, and where
-    its next turn is."""
+    its next turn is. `paused` are the companies whose line is given no turn."""
 
     place: Fraction = Fraction(0)
     waiting: dict[str, int] = field(default_factory=dict)
     places: dict[str, Fraction] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+
+    def rests(self, name: str) -> bool:
+        """Whether a line has tasks that wait for the end of a pause."""
+        return name in self.paused and self.waiting.get(name, 0) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +118,15 @@ def _waiting(companies: Mapping[str, Company], rotations: Iterable[Rotation]) ->
         name
         for rotation in rotations
         for name, count in rotation.waiting.items()
-        if count and not companies[name].paused
+        if count and not companies[name].paused and name not in rotation.paused
     }
 
 
 def _meet_newcomers(companies: Mapping[str, Company], rotation: Rotation) -> None:
     waiting = _waiting(companies, [rotation])
     for name, place in list(rotation.places.items()):
-        if name not in waiting and place <= rotation.place:
+        keeps = rotation.rests(name) and not companies[name].paused
+        if name not in waiting and not keeps and place <= rotation.place:
             del rotation.places[name]
     for name in waiting:
         rotation.places.setdefault(name, rotation.place)
@@ -130,7 +137,8 @@ def _pass_idle_places(companies: Mapping[str, Company], rotation: Rotation) -> N
     idle = [
         name
         for name in rotation.places
-        if name not in waiting and (companies[name].paused or companies[name].is_below_its_limits)
+        if name not in waiting
+        and (companies[name].paused or (companies[name].is_below_its_limits and not rotation.rests(name)))
     ]
     rotation.place = max(rotation.place, *(rotation.places[name] for name in idle), rotation.place)
 

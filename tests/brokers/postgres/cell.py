@@ -407,6 +407,11 @@ class PostgresCell:
             "select queue, company_id, count(*) from pending_tasks group by queue, company_id"
         ):
             rotations[queue].waiting[str(company)] = count
+        for queue, paused in self.rows(
+            "select queue, array_agg(company_id::text) from pauses where type = '' group by queue"
+        ):
+            if queue in rotations:
+                rotations[queue].paused = frozenset(paused)
         return companies, rotations
 
 

@@ -59,7 +59,11 @@ def claim_as_told(
 
 def _places(rotation: turns.Rotation, known: Mapping[str, turns.Company]) -> dict[str, Fraction]:
     """The next turns of those who wait; how long others keep their place is the claim's affair."""
-    return {name: rotation.places[name] for name, count in rotation.waiting.items() if count and not known[name].paused}
+    return {
+        name: rotation.places[name]
+        for name, count in rotation.waiting.items()
+        if count and not known[name].paused and not rotation.rests(name)
+    }
 
 
 @by_bare_sql
@@ -75,11 +79,13 @@ def test_the_claim_takes_the_turns_of_the_rule(
     for name, (options, rate) in zip(names, companies, strict=True):
         bare_cell.add_company(name, **options)
         bare_cell.set_rate(name, rate)
+    paused: set[tuple[str, str]] = set()
     running: list[Turn] = []
     now = datetime.now(UTC) + timedelta(minutes=1)
     for batch, microseconds in steps:
         now += timedelta(microseconds=microseconds)
         _disturb(bare_cell, names, chance)
+        _pause_and_resume(bare_cell, names, paused, chance)
         running += claim_as_told(bare_cell, batch, chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]]), now)
         ended = [turn for turn in running if chance.random() < 0.5]
         bare_cell.finish(ended)
@@ -114,6 +120,19 @@ def test_the_next_place_is_exact_after_every_place(bare_cell: PostgresCell) -> N
     for (place, weight), (after, stepwise, at_once) in zip(steps, told, strict=True):
         assert is_the_next(after, place=place, weight=weight, rounds=rounds)
         assert stepwise == at_once
+
+
+def _pause_and_resume(
+    cell: PostgresCell, names: Sequence[str], paused: set[tuple[str, str]], chance: random.Random
+) -> None:
+    for line in [(name, queue) for name in names for queue in QUEUES]:
+        name, queue = line
+        if chance.random() < 0.15:
+            cell.pause(name, queue=queue)
+            paused.add(line)
+        elif line in paused and chance.random() < 0.5:
+            cell.resume(name, queue=queue)
+            paused.remove(line)
 
 
 @pytest.mark.parametrize("heaviest", [1, 3, 100])

@@ -311,7 +311,7 @@ class RedisCell:
         }
         if wrong := later ^ set(self.client.zrange(self.key("scheduled"), 0, -1)):
             yield f"what is scheduled is told in different ways: {wrong}"
-        waiting = {company for company, _ in wanted} - resting
+        waiting = {company for company, queue in wanted if not self._is_paused(company, queue)} - resting
         if waiting != self.client.smembers(self.key("waiting")):
             yield f"those who wait differ from their index: {waiting}"
         running = {company for company in map(str, self._slugs) if self.client.exists(self.key("held", company))}
@@ -350,7 +350,7 @@ local function seen(named)
   end
   for position = 1, #queues, 2 do
     local queue = queues[position]
-    local rotation = { place = queues[position + 1], waiting = {}, places = {} }
+    local rotation = { place = queues[position + 1], waiting = {}, places = {}, paused = {} }
     for _, company in ipairs(redis.call('SMEMBERS', key('companies'))) do
       told.companies[company] = redis.call('HMGET', key('company', company), 'weight', 'max_in_flight', 'paused')
       table.insert(told.companies[company], redis.call('SCARD', key('held', company)))
@@ -358,6 +358,7 @@ local function seen(named)
         redis.call('HMGET', key('company', company), 'rate_tasks', 'rate_seconds', 'rate_burst'))
       table.insert(told.companies[company], redis.call('HMGET', key('bucket', company), 'owed', 'seconds', 'at'))
       rotation.waiting[company] = redis.call('ZCARD', key('line', company, queue))
+      rotation.paused[company] = redis.call('HEXISTS', key('pauses', company), queue .. '!') == 1
     end
     for _, kind in ipairs({ 'turns', 'resting', 'idle' }) do
       local places = redis.call('ZRANGE', key(kind, queue), 0, -1, 'WITHSCORES')
@@ -393,6 +394,7 @@ def known_to_the_rule(
             exact(int(rotation["place"])),
             {company: count for company, count in dict(rotation["waiting"]).items() if count},
             {company: exact(int(place)) for company, place in dict(rotation["places"]).items()},
+            frozenset(company for company, is_paused in dict(rotation["paused"]).items() if is_paused),
         )
         for queue, rotation in dict(told["rotations"]).items()
     }
