@@ -29,6 +29,7 @@ from taketurns.storage.embedded import PostgresServer, ValkeyServer
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0
 INTERRUPTED = 130
+END = "-- end of block --"
 
 
 class Up:
@@ -199,6 +200,45 @@ def test_the_readme_is_true_and_a_hard_death_in_the_flood_leaves_no_process(
     eventually(lambda: not processes_about(home), "nobody is left")
 
 
+def test_what_the_readme_says_of_running_it_for_customers_can_be_pasted(
+    home: Path, start: Start, tmp_path: Path
+) -> None:
+    """In one shell, from the first key to the figures of a company."""
+    up = start("--home", str(home), TAKETURNS_AUTHENTICATION="on")
+    up.has_said("Ctrl-C finishes")
+    exports = re.findall(r"^export .*\n", up.output, re.MULTILINE)
+    pasted = [
+        block.replace("http://127.0.0.1:8000", up.address)
+        for block in readme_blocks("Run it for customers")
+        if not re.search(r"make up|@db/", block)  # what starts it, and what is for a server of one's own
+    ]
+    script = f"echo {END}\n".join(["".join(exports), *pasted])
+    told = iter(paste(script, cwd=tmp_path, within=5 * PATIENCE_SECONDS).split(f"{END}\n")[1:])
+    assert "acme" in {company["slug"] for company in json.loads(next(told))["companies"]}
+    assert next(told) == ""  # the key of acme
+    created, listed, other = documents(next(told))
+    assert listed["tasks"][0]["id"] == created["id"]
+    assert other["code"] == "company_not_found"
+    (limited,) = documents(next(told))
+    assert (limited["weight"], limited["maxQueued"], limited["rate"]["burst"]) == (3, 10_000, 20)
+    pause, paused, *_ = documents(next(told).partition("paused;")[0])
+    assert (pause["type"], paused["pauses"]) == ("send_email", [pause])
+    kept = next(told)
+    assert json.loads(kept.splitlines()[0])["retention"]["failedSeconds"] == 7_776_000
+    assert "cancelled  1d" in kept
+    assert json.loads(next(told))["kind"] == "end"
+    unique, found = documents(next(told))
+    assert (unique["tags"], [task["id"] for task in found["tasks"]]) == (["eu", "customer:7"], [unique["id"]])
+    dry, failures, retry, operations = documents(next(told))
+    assert (dry["matchedIsExact"], failures["failures"], retry["kind"]) == (True, [], "retry")
+    assert [operation["id"] for operation in operations["operations"]] == [retry["id"]]
+    by_command = next(told)
+    assert re.search(r"^\d tasks$", by_command, re.MULTILINE)
+    assert retry["id"] in by_command
+    assert json.loads(next(told))["companyId"] == created["companyId"]
+    assert next(told, None) is None
+
+
 def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
     empty_database_url: str, valkey_url: str, start: Start, tmp_path: Path
 ) -> None:
@@ -227,10 +267,10 @@ def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
     assert not (tmp_path / "home").exists()
 
 
-def paste(line: str, *, cwd: Path = ROOT) -> str:
+def paste(line: str, *, cwd: Path = ROOT, within: float = PATIENCE_SECONDS) -> str:
     """What a shell prints for it."""
     command = ["bash", "-euo", "pipefail", "-c", line]
-    return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True, timeout=within).stdout
 
 
 def readme_commands(section: str, up: Up) -> list[str]:
