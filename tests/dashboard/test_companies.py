@@ -11,6 +11,7 @@ from taketurns.companies import directory
 from taketurns.companies.directory import Company
 from taketurns.engine.quota import Quotas
 from taketurns.engine.rate import Rate
+from taketurns.engine.retention import OwnRetention
 from taketurns.engine.task import NewTask, Outcome, Report
 from taketurns.history import board, why
 from taketurns.history.rollups import Attempts
@@ -120,21 +121,27 @@ async def test_weight_and_limits_are_set_and_taken_away(browser: Browser, databa
         rate_seconds="60",
         rate_burst="2",
         quota_hour="100",
+        request_rate_requests="600",
+        request_rate_seconds="60",
+        keep_failed="90d",
+        keep_completed="36h",
     )
     assert "Saved." in Page(answer.text).text
     found = await directory.find(database, "acme")
     assert found is not None
     assert (found.weight, found.max_in_flight, found.max_queued) == (5, 3, 1000)
     assert (found.rate, found.quotas) == (Rate(10, 60, 2), Quotas(hour=100))
+    assert found is not None
+    assert found.request_rate == Rate(600, 60, 600)
+    assert found.retention == OwnRetention(completed=36 * 3600, failed=90 * 86_400)
     form = Page(answer.text).form("/change")
     assert form.fields["rate_burst"] == "2"
-    await browser.submit(
-        form, max_in_flight="", max_queued="", rate_tasks="", rate_seconds="", rate_burst="", quota_hour=""
-    )
+    assert [form.fields[f"keep_{ending}"] for ending in ("completed", "failed", "cancelled")] == ["36h", "90d", ""]
+    await browser.submit(form, **dict.fromkeys(set(form.fields) - {"token", "weight"}, ""))
     found = await directory.find(database, "acme")
     assert found is not None
     assert (found.weight, found.max_in_flight, found.max_queued, found.rate) == (5, None, None, None)
-    assert found.quotas == Quotas()
+    assert (found.quotas, found.request_rate, found.retention) == (Quotas(), None, OwnRetention())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from taketurns.dashboard import tasks as pages
 from taketurns.engine.task import NewTask, Outcome, Report, Status
 from taketurns.history import everywhere, tasks
 from taketurns.history.tasks import Filter
+from taketurns.operations import ledger
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
 from tests.dashboard.browsing import Browser, Page
@@ -201,6 +202,39 @@ async def test_all_that_match_are_changed_once_their_number_was_seen(
     assert "The operation is under way." in Page(begun.text).text
     aborted = await browser.submit(Page(begun.text).form("/abort"))
     assert "aborted" in Page(aborted.text).text
+
+
+async def test_all_that_match_are_put_off_together(
+    browser: Browser, broker: PostgresBroker, database: Database, acme: Company
+) -> None:
+    await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(3)])
+    page = await browser.page("/tasks?company=acme&status=pending")
+    asked = Page((await browser.submit(page.form("/tasks/change"), kind="reschedule")).text)
+    assert "3 tasks of acme are to be put off" in asked.text
+    wrong = await browser.submit(asked.form("/tasks/change"), run_after="soon")
+    assert (wrong.status_code, "A time is now, a length such as 30m" in wrong.text) == (422, True)
+    begun = await browser.submit(Page(wrong.text).form("/tasks/change"), run_after="2d")
+    assert "The operation is under way." in begun.text
+    (operation,) = await ledger.latest(database, limit=10)
+    assert operation.kind == "reschedule"
+    assert operation.run_after is not None
+    assert operation.run_after - operation.created_at > timedelta(days=1.9)
+
+
+async def test_a_task_that_waits_is_put_off_to_a_time_and_brought_forward(
+    browser: Browser, broker: PostgresBroker, database: Database, acme: Company
+) -> None:
+    (made,) = await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
+    path = f"/companies/acme/tasks/{made.task_id}"
+    form = (await browser.page(path)).form("/reschedule")
+    assert "A time is now" in (await browser.submit(form, run_after="tomorrow")).text
+    put_off = await browser.submit(form, run_after="2035-01-31 12:00")
+    assert "The task waits for that time." in put_off.text
+    assert "2035-01-31T12:00" in put_off.text
+    await browser.submit(Page(put_off.text).form("/reschedule"), run_after="now")
+    record = await tasks.find(database, acme.id, made.task_id)
+    assert record is not None
+    assert record.run_after.year < 2035
 
 
 async def test_a_large_change_is_confirmed_by_its_number(

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from taketurns.companies import pauses, quotas
 from taketurns.companies.directory import Company
 from taketurns.dashboard import actions, charts
+from taketurns.dashboard.forms import Form
 from taketurns.dashboard.refusals import Refusal
 from taketurns.dashboard.tasks import company_of
 from taketurns.dashboard.visits import Visit, needs
@@ -26,6 +27,7 @@ LIMIT: Final = 100
 LATEST: Final = 10
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
 _PERIODS: Final = ("hour", "day", "month")
+_ENDINGS: Final = ("completed", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ async def create_company(visit: Visit) -> Response:
 
 @needs(Role.OPERATOR)
 async def change_company(visit: Visit) -> Response:
-    """Set its weight and its limits; an empty field takes a limit away."""
+    """Set its weight, its limits and how long its tasks are kept; an empty field takes a limit away."""
     company = await company_of(visit, visit.request.path_params["company"])
     try:
         changes = _changes(visit)
@@ -154,6 +156,8 @@ async def _shown(visit: Visit, company: Company, *, complaint: str | None = None
         latest=latest.tasks,
         pauses=standing,
         periods=_PERIODS,
+        endings=_ENDINGS,
+        kept={ending: _written(getattr(company.retention, ending)) for ending in _ENDINGS},
         quotas=dict(zip(_PERIODS, (company.quotas.hour, company.quotas.day, company.quotas.month), strict=True)),
         form=visit.form,
         complaint=complaint,
@@ -163,22 +167,51 @@ async def _shown(visit: Visit, company: Company, *, complaint: str | None = None
 def _changes(visit: Visit) -> dict[str, Any]:
     """The body of a change, from a form. Raises ValueError for what is no number."""
     form = visit.form
-    rate = [_number(form["rate_tasks"], "Rate"), _number(form["rate_seconds"], "Rate: seconds")]
-    burst = _number(form["rate_burst"], "Rate: at once")
-    if rate.count(None) == 1:
-        raise ValueError("A rate is tasks and seconds: fill in both, or neither")
     weight = _number(form["weight"], "Weight")
     if weight is None or not 1 <= weight <= limits.WEIGHT_MAX:
         raise ValueError(f"Weight is a number from 1 to {limits.WEIGHT_MAX}")
-    set_rate = {"tasks": rate[0], "seconds": rate[1]} | ({} if burst is None else {"burst": burst})
     wanted_quotas = {period: _number(form[f"quota_{period}"], f"Quota of the {period}") for period in _PERIODS}
     return {
         "weight": weight,
         "maxInFlight": _number(form["max_in_flight"], "Most at once"),
         "maxQueued": _number(form["max_queued"], "Most waiting"),
-        "rate": None if None in rate else set_rate,
+        "rate": _rate(form, "rate", "tasks"),
+        "requestRate": _rate(form, "request_rate", "requests"),
         "quotas": {period: quota for period, quota in wanted_quotas.items() if quota is not None},
+        "retention": {
+            f"{ending}Seconds": _seconds(form[f"keep_{ending}"], f"{ending.capitalize()} tasks are kept")
+            for ending in _ENDINGS
+        },
     }
+
+
+def _rate(form: Form, field: str, counted: str) -> dict[str, int] | None:
+    """A rate of a form's three fields. Raises ValueError."""
+    name = "Requests" if counted == "requests" else "Rate"
+    most, seconds = _number(form[f"{field}_{counted}"], name), _number(form[f"{field}_seconds"], f"{name}: seconds")
+    burst = _number(form[f"{field}_burst"], f"{name}: at once")
+    if most is None and seconds is None:
+        return None
+    if most is None or seconds is None:
+        raise ValueError(f"A rate is {counted} and seconds: fill in both, or neither")
+    return {counted: most, "seconds": seconds} | ({} if burst is None else {"burst": burst})
+
+
+def _seconds(text: str, name: str) -> int | None:
+    try:
+        return round(durations.seconds(text)) if text.strip() else None
+    except ValueError:
+        raise ValueError(f"{name} for a time such as 12h or 90d, or, when empty, as the workers are set") from None
+
+
+def _written(seconds: int | None) -> str:
+    """A time in the largest unit that is exact, as the form takes it."""
+    units = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+    return (
+        ""
+        if seconds is None
+        else next(f"{seconds // size}{unit}" for unit, size in units.items() if not seconds % size)
+    )
 
 
 def _number(text: str, name: str) -> int | None:

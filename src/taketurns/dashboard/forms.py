@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
 from taketurns.dashboard.refusals import Refusal
-from taketurns.engine import limits
+from taketurns.engine import durations, limits
 
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 MOST_BYTES: Final = 4 * limits.BODY_BYTES  # a character may take three times its bytes
@@ -29,6 +30,25 @@ class Form:
 
     def all(self, name: str) -> list[str]:
         return [value for field, value in self._fields if field == name and value]
+
+
+def moment(text: str, *, now: datetime) -> datetime:
+    """A moment as people write it: now, a length of time from now on, or a time, which is in UTC if it does not say.
+
+    Raises ValueError for what is none.
+    """
+    text = text.strip()
+    if text == "now":
+        return now
+    try:
+        return now + timedelta(seconds=durations.seconds(text))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        written = datetime.fromisoformat(text)
+        return (written if written.tzinfo else written.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("A time is now, a length such as 30m, 2h or 1d, or 2030-01-31 12:00, in UTC") from None
 
 
 async def read(request: Request) -> Form:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
-from taketurns.dashboard import actions, rendering, snippets
+from taketurns.dashboard import actions, forms, rendering, snippets
 from taketurns.dashboard.refusals import Refusal, not_found
 from taketurns.dashboard.visits import Visit, needs
 from taketurns.engine import limits
@@ -36,7 +36,7 @@ SINCE: Final = {
     "7d": timedelta(days=7),
 }
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_CHANGEABLE: Final = ("cancel", "retry", "delete")
+_CHANGEABLE: Final = ("cancel", "retry", "reschedule", "delete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,17 @@ async def retry_task(visit: Visit) -> Response:
 
 
 @needs(Role.OPERATOR)
+async def reschedule_task(visit: Visit) -> Response:
+    """Put a task that waits off to a time, or bring it forward."""
+    try:
+        run_after = _sent(forms.moment(visit.form["run_after"], now=visit.now))
+    except ValueError as error:
+        return visit.back(_address(visit), f"{error}.", failed=True)
+    body = {"runAfter": run_after}
+    return await _changed(visit, "POST", "/reschedule", "The task waits for that time.", body=body)
+
+
+@needs(Role.OPERATOR)
 async def delete_task(visit: Visit) -> Response:
     company, task_id = _named(visit)
     answer = await actions.ask(visit, "DELETE", f"/companies/{company}/tasks/{task_id}")
@@ -178,15 +189,23 @@ async def change_many(visit: Visit) -> Response:
         told = {"errorFingerprint": visit.form["error"], "createdAfter": visit.form["created_after"]}
         filters = {name: value for name, value in (named | told).items() if value}
         body["filter"] = filters or {"status": sorted(ledger.STATUSES[Kind(kind)])}
+    complaint = None
+    if kind == Kind.RESCHEDULE:
+        try:
+            body["runAfter"] = _sent(forms.moment(visit.form["run_after"] or "now", now=visit.now))
+        except ValueError as error:
+            body["runAfter"], complaint = _sent(visit.now), f"{error}."
     path = f"/companies/{slug}/operations"
     answer = await actions.ask(visit, "POST", path, body | {"dryRun": True})
     if not answer.is_done:
         return visit.back(visit.link("/tasks", company=slug), answer.complaint, failed=True)
     number = rendering.count(answer.body["matched"], answer.body["matchedIsExact"])
     is_large = answer.body["matched"] > ASKED_TWICE_BEYOND
-    if visit.form["confirmed"] != "yes" or (is_large and visit.form["typed"].strip() != number):
+    if complaint or visit.form["confirmed"] != "yes" or (is_large and visit.form["typed"].strip() != number):
         return visit.page(
             "change_many.html",
+            status=200 if complaint is None else 422,
+            complaint=complaint,
             kind=kind,
             slug=slug,
             matched=answer.body["matched"],
@@ -214,6 +233,10 @@ async def companies_to_choose(visit: Visit) -> list[str]:
     """Slugs for the field that names a company: the newest hundred; any other can be written."""
     page = await directory.page(visit.parts.database, limit=limits.PAGE_MAX)
     return sorted(company.slug for company in page.companies)
+
+
+def _sent(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def _wanted(visit: Visit) -> Wanted:
@@ -306,9 +329,9 @@ async def _worker_names(visit: Visit, ids: set[UUID]) -> dict[UUID, str]:
     return dict(await visit.parts.database.fetch(select(Worker.id, Worker.name).where(Worker.id.in_(ids))))
 
 
-async def _changed(visit: Visit, method: str, verb: str, done: str) -> Response:
+async def _changed(visit: Visit, method: str, verb: str, done: str, *, body: object = None) -> Response:
     company, task_id = _named(visit)
-    answer = await actions.ask(visit, method, f"/companies/{company}/tasks/{task_id}{verb}")
+    answer = await actions.ask(visit, method, f"/companies/{company}/tasks/{task_id}{verb}", body)
     notice = done if answer.is_done else answer.complaint
     return visit.back(_address(visit), notice, failed=not answer.is_done)
 
@@ -319,6 +342,7 @@ PAGES = (
     ("GET", "/companies/{company}/tasks/{task}", show_task),
     ("POST", "/companies/{company}/tasks/{task}/cancel", cancel_task),
     ("POST", "/companies/{company}/tasks/{task}/retry", retry_task),
+    ("POST", "/companies/{company}/tasks/{task}/reschedule", reschedule_task),
     ("POST", "/companies/{company}/tasks/{task}/delete", delete_task),
     ("POST", "/companies/{company}/tasks/{task}/edited", run_edited),
 )
