@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
@@ -17,6 +18,7 @@ from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
 from taketurns.engine.task import Outcome, Report
 from taketurns.execution import Attempt, Context, Executor, current
+from taketurns.execution.executor import LINE_SECONDS
 from tests.execution.tasks import claimed
 from tests.waiting import PATIENCE, eventually
 
@@ -402,3 +404,83 @@ async def test_nothing_is_kept_of_an_attempt_that_has_ended(bench: Bench) -> Non
         await eventually(lambda: all(reference() is None for reference in kept))
     finally:
         gc.enable()
+
+
+async def test_handlers_that_do_not_wait_share_an_asyncio_task_and_one_that_waits_keeps_its_own(bench: Bench) -> None:
+    ran_in: list[asyncio.Task[Any] | None] = []
+
+    async def work(waits: bool) -> None:
+        ran_in.append(asyncio.current_task())
+        if waits:
+            await asyncio.sleep(0)
+            ran_in.append(asyncio.current_task())
+
+    bench.add(work)
+    quick, slow = '{"waits": false}', '{"waits": true}'
+
+    await asyncio.gather(*(bench.run(payload) for payload in (quick, quick, slow, quick)))
+
+    first, second, third, fourth, after_waiting = ran_in
+    assert first is second is third is after_waiting
+    assert fourth is not first
+
+
+async def test_a_handler_keeps_its_context_while_others_run_between_its_waits(bench: Bench) -> None:
+    seen: ContextVar[str] = ContextVar("seen")
+    everybody = asyncio.Barrier(3)
+
+    async def work(name: str) -> list[str]:
+        seen.set(name)
+        await everybody.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        return [seen.get(), await asyncio.create_task(read()), str(current().task_id)]
+
+    async def read() -> str:
+        return seen.get()
+
+    bench.add(work)
+    tasks = {name: claimed(payload=f'{{"name": "{name}"}}') for name in ("a", "b", "c")}
+
+    reports = await asyncio.gather(*map(bench.executor.execute, tasks.values()))
+
+    assert [report.result for report in reports] == [
+        f'["{name}","{name}","{task.task_id}"]' for name, task in tasks.items()
+    ]
+
+
+async def test_a_handler_that_cancels_its_asyncio_task_and_does_not_wait_costs_no_other(bench: Bench) -> None:
+    async def work(cancels: bool) -> None:
+        if cancels:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            return
+        await asyncio.sleep(0)
+
+    bench.add(work)
+    cancelling, other = '{"cancels": true}', '{"cancels": false}'
+
+    reports = await asyncio.gather(*map(bench.run, (cancelling, other, cancelling, other)))
+
+    assert [report.outcome for report in reports] == [Outcome.COMPLETED] * 4
+
+
+async def test_the_loop_has_its_turn_however_many_handlers_do_not_wait(bench: Bench) -> None:
+    loop_had_its_turn = asyncio.Event()
+    waited: list[bool] = []
+
+    async def work() -> None:
+        until = time.monotonic() + LINE_SECONDS
+        while time.monotonic() < until:
+            pass
+        waited.append(loop_had_its_turn.is_set())
+
+    bench.add(work)
+    running = [bench.start()[1] for _ in range(3)]
+    await running[0]
+    loop_had_its_turn.set()
+    await asyncio.gather(*running)
+
+    assert waited[-1]

@@ -10,9 +10,10 @@ import asyncio
 import contextvars
 import inspect
 import math
-import sys
 import time
-from collections.abc import Callable, Coroutine
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -37,6 +38,7 @@ from taketurns.telemetry import Event
 Done = Callable[["Attempt", Report], None]
 
 NUDGE_SECONDS = 1.0
+LINE_SECONDS = 0.005  # how long handlers that do not wait run one after another before the loop has its turn
 
 
 class Executor:
@@ -59,7 +61,9 @@ class Executor:
         self.threads = Threads(threads)
         self.abandon_after_seconds = abandon_after_seconds
         self.abandoned: set[asyncio.Task[None]] = set()
-        self.surroundings = copy_context()  # an attempt is begun by the end of another, and must see nothing of it
+        self._surroundings = copy_context()  # an attempt is begun by the end of another, and must see nothing of it
+        self._line: deque[Attempt] = deque()
+        self._runner: asyncio.Task[None] | None = None
         self.log: FilteringBoundLogger = telemetry.logger("execution").bind()
 
     async def execute(self, task: ClaimedTask) -> Report:
@@ -83,9 +87,43 @@ class Executor:
         attempt.begin()
         return attempt
 
+    def line_up(self, attempt: Attempt) -> None:
+        """Have the handler of an attempt begun soon, after those that came before."""
+        self._line.append(attempt)
+        if self._runner is None:
+            self._runner = self._new_runner()
+
     def close(self) -> None:
         """Let the threads end. Attempts should have."""
         self.threads.close()
+
+    def _new_runner(self) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._run_line(), context=self._surroundings.copy())
+
+    async def _run_line(self) -> None:
+        """Run handlers one after another as long as they do not wait. One that waits keeps this asyncio task, and so
+        does one that has cancelled it; the others go on in a new one."""
+        runner = asyncio.current_task()
+        assert runner is not None  # noqa: S101
+        until = time.monotonic() + LINE_SECONDS
+        rest = None
+        try:
+            while self._line and rest is None and not runner.cancelling() and time.monotonic() < until:
+                rest = self._begin(self._line.popleft(), runner)
+        finally:
+            self._runner = self._new_runner() if self._line else None
+        if rest is not None:
+            await rest
+
+    def _begin(self, attempt: Attempt, runner: asyncio.Task[None]) -> Awaitable[None] | None:
+        """Run a handler until it waits, in a context of its own; answers what is left of it, or None."""
+        surroundings = self._surroundings.copy()
+        running = attempt.run(runner)
+        try:
+            waits_for = surroundings.run(running.send, None)
+        except StopIteration:
+            return None
+        return _rest(running, waits_for, surroundings)
 
 
 class Attempt:
@@ -95,7 +133,6 @@ class Attempt:
         "_asyncio_task",
         "_done",
         "_executor",
-        "_has_begun",
         "_is_overdue",
         "_loop",
         "_timer",
@@ -121,7 +158,7 @@ class Attempt:
         self._asyncio_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.has_ended = False
-        self._has_begun = self._is_overdue = False
+        self._is_overdue = False
 
     def begin(self) -> None:
         """Call the handler. Only Executor.start does."""
@@ -134,9 +171,7 @@ class Attempt:
         if limit is not None:
             self._timer = self._loop.call_later(limit, self._overdue, limit)
         if self._type.is_async:
-            task = _begin_coroutine(self._run(self._type), self._loop, self._executor.surroundings.copy())
-            if not self.has_ended:
-                self._asyncio_task = task
+            self._executor.line_up(self)
         else:
             self._executor.threads.submit(partial(self._run_in_thread, self._type))
 
@@ -148,14 +183,16 @@ class Attempt:
 
     def _stop(self) -> None:
         self.context.cancel()
-        if self._has_begun and self._asyncio_task is not None:
+        if self._asyncio_task is not None:
             self._asyncio_task.cancel()
 
-    async def _run(self, type: TaskType) -> None:
-        self._end(await self._called(type))
+    async def run(self, runner: asyncio.Task[None]) -> None:
+        """Call the async handler, in this asyncio task. Only the executor does."""
+        if self._type is not None and not self.has_ended:
+            self._asyncio_task = runner
+            self._end(await self._called(self._type))
 
     async def _called(self, type: TaskType) -> Ending:
-        self._has_begun = True
         if self.context.is_cancelled:
             return Cancelled()
         enter(self.context)
@@ -264,17 +301,18 @@ def _refuse_awaitable(value: object) -> Ending:
     return Returned(value)
 
 
-if sys.version_info >= (3, 12):
-
-    def _begin_coroutine(
-        coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, context: contextvars.Context
-    ) -> asyncio.Task[None]:
-        """A handler that never waits has ended when this returns."""
-        return asyncio.Task(coroutine, loop=loop, context=context, eager_start=True)
-
-else:
-
-    def _begin_coroutine(
-        coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, context: contextvars.Context
-    ) -> asyncio.Task[None]:
-        return loop.create_task(coroutine, context=context)
+@types.coroutine
+def _rest(
+    running: Coroutine[Any, Any, None], waits_for: Any, surroundings: contextvars.Context
+) -> Generator[Any, Any, None]:
+    """What is left of a coroutine that waits, in the context in which it began."""
+    while True:
+        try:
+            try:
+                answer = yield waits_for
+            except BaseException as error:
+                waits_for = surroundings.run(running.throw, error)
+            else:
+                waits_for = surroundings.run(running.send, answer)
+        except StopIteration:
+            return
