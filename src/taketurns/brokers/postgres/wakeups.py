@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Final
 
 from psycopg import AsyncConnection, sql
 
@@ -18,10 +17,6 @@ from taketurns.storage.database import Database, conninfo
 
 BURST_SECONDS = 0.002
 ALIVE_SECONDS = 15.0
-
-# A notice is not for the disk: its commit need not wait for one.
-_NOTIFY: Final = """select set_config('synchronous_commit', 'off', true), pg_notify(%s, queue)
-from unnest(%s::text[]) as queue"""
 
 
 def channel(schema: str) -> str:
@@ -54,7 +49,10 @@ class Notifier:
             queues, self._queues = self._queues, set()
             try:
                 async with self._database.connection() as connection:
-                    await connection.execute(_NOTIFY, (self._channel, list(queues)))
+                    await connection.execute(
+                        "select pg_notify(%s, queue) from unnest(%s::text[]) as queue",
+                        (self._channel, list(queues)),
+                    )
             except Unavailable:
                 return
             except asyncio.CancelledError:
