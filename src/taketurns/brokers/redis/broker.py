@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import orjson
+
 from taketurns import telemetry
 from taketurns.brokers.redis import checks, leases, replies, scripts, wakeups
 from taketurns.brokers.redis.replies import microseconds, milliseconds, moment, optional
@@ -130,17 +132,22 @@ class RedisBroker:
         return Claimed((replies.claimed(row, token) for row in taken), again_at=moment(again_at))
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
-        arguments = [microseconds(at), self._completed_lifetime, self._stopped_lifetime]
-        for report in reports:
-            arguments += [
-                replies.name(report.task.company_id, report.task.task_id),
-                str(report.task.claim_token),
-                report.outcome.value,
-                optional(report.result),
-                optional(report.error),
+        told = [
+            (
+                report.task.company_id,
+                report.task.task_id,
+                report.task.claim_token,
+                report.outcome,
+                report.result,
+                report.error,
                 round((report.delay_seconds or 0.0) * 1_000_000),
-            ]
-        return replies.ids(await self.server.call("settle", *arguments))
+            )
+            for report in reports
+        ]
+        settled = await self.server.call(
+            "settle", microseconds(at), self._completed_lifetime, self._stopped_lifetime, orjson.dumps(told)
+        )
+        return {reports[number - 1].task.task_id for number in settled}
 
     async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
         arguments = [microseconds(at)]

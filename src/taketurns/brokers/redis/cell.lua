@@ -364,9 +364,11 @@ local function finish(job, status, moment, lifetime, error)
   end
   remember(job, status, moment, error)
   redis.call('ZADD', key('ended', status), whole(moment), job)
-  local reserved, started = unpack(redis.call('HMGET', key('job', job), 'reserved_at', 'started_at'))
-  if (reserved or '') ~= '' and (status == 'failed' or status == 'cancelled' and not started) then
-    redis.call('ZADD', key('refunds'), whole(moment), job .. ':' .. reserved)
+  if status ~= 'completed' then
+    local reserved, started = unpack(redis.call('HMGET', key('job', job), 'reserved_at', 'started_at'))
+    if (reserved or '') ~= '' and (status == 'failed' or not started) then
+      redis.call('ZADD', key('refunds'), whole(moment), job .. ':' .. reserved)
+    end
   end
   redis.call('PEXPIRE', key('job', job), whole(lifetime))
   redis.call('PEXPIRE', key('events', job), whole(lifetime))

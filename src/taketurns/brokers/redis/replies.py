@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -113,7 +114,7 @@ def claimed(row: Sequence[Any], token: UUID) -> ClaimedTask:
     company_id, job_id, event_number, claimed_at, told = row
     type, queue, priority, run_after, retries, rescues, payload, max_retries, timeout, request, created_at, trace = told
     return ClaimedTask(
-        company_id=UUID(company_id.decode()),
+        company_id=_known_company(company_id),
         task_id=UUID(job_id.decode()),
         type=type.decode(),
         queue=queue.decode(),
@@ -196,6 +197,12 @@ def job(company_id: UUID, job_id: UUID, told: Mapping[bytes, bytes]) -> Job | No
 def event(row: bytes) -> JobEvent:
     number, kind, at, error, run_after = json.loads(row)
     return JobEvent(number, kind, _moment(at), error or None, _moment(run_after) if run_after else None)
+
+
+@lru_cache(maxsize=1_000)
+def _known_company(told: bytes) -> UUID:
+    """One object for all jobs of a company."""
+    return UUID(told.decode())
 
 
 def _moment(told: bytes | str) -> datetime:

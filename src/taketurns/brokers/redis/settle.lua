@@ -2,15 +2,24 @@
 -- Report how claimed jobs ended: completed, failed, cancelled, or scheduled again after a delay: for another attempt
 -- (retry), or for this attempt at a later time, with no penalty (deferred).
 -- Safe because each report names its claim's token: a job that was rescued, cancelled or claimed again since then is
--- not touched, and is missing from the answer.
+-- not touched, and is missing from the answer, which are the numbers of the reports that counted.
+--
+-- Reports are one JSON text: a script's arguments cost the caller more, one by one, than all that is in them.
 
 local moment = moment_of(ARGV[1])
 local lifetimes = { completed = tonumber(ARGV[2]), failed = tonumber(ARGV[3]), cancelled = tonumber(ARGV[3]) }
 
+local function given(value)
+  if value ~= cjson.null then
+    return value
+  end
+end
+
 local settled, companies = {}, {}
-for first = 4, #ARGV, 6 do
-  local job, token, outcome = ARGV[first], ARGV[first + 1], ARGV[first + 2]
-  local result, error, delay = optional(ARGV[first + 3]), optional(ARGV[first + 4]), tonumber(ARGV[first + 5])
+for number, report in ipairs(cjson.decode(ARGV[4])) do
+  local company, id, token, outcome, result, error, delay = unpack(report)
+  local job = company .. ':' .. id
+  result, error = given(result), given(error)
   local stands, worker = unpack(redis.call('HMGET', key('job', job), 'claim_token', 'worker_id'))
   if stands == token then
     let_go(job, worker)
@@ -25,8 +34,8 @@ for first = 4, #ARGV, 6 do
       end
       finish(job, outcome, moment, lifetimes[outcome], error)
     end
-    companies[company_of(job)] = true
-    table.insert(settled, id_of(job))
+    companies[company] = true
+    table.insert(settled, number)
   end
 end
 for company in pairs(companies) do
