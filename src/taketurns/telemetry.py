@@ -281,6 +281,11 @@ def logger(room: str) -> structlog.typing.FilteringBoundLogger:
     return log
 
 
+def is_told(room: str, level: int) -> bool:
+    """Whether lines of this level may be for somebody to read. A standard logger is only asked as it is told them."""
+    return structlog.is_configured() or logging.getLogger(f"taketurns.{room}").isEnabledFor(level)
+
+
 def _add_about(_: object, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     told = about.get()
     if told is not None:
