@@ -129,6 +129,7 @@ CHANGE_NOTHING = {
     "db grant",
     "db upgrade",
     "db url",
+    "demo",
     "doctor",
     "heartbeat check",
     "keys list",

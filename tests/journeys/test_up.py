@@ -23,6 +23,7 @@ import psycopg
 import pytest
 import redis
 
+from taketurns.cli.demo import HABITS
 from taketurns.cli.up import COMPANY_ROLE, DATABASE
 from taketurns.storage.embedded import PostgresServer, ValkeyServer
 
@@ -33,14 +34,14 @@ END = "-- end of block --"
 
 
 class Up:
-    """A `taketurns up` on free ports, in a session of its own as a terminal would give it, and what it has said."""
+    """A `taketurns up`, or demo, on free ports, in a session of its own as from a terminal, and what it has said."""
 
-    def __init__(self, *options: str, **environment: str) -> None:
+    def __init__(self, *options: str, command: str = "up", **environment: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TAKETURNS_")}
         ports = dict.fromkeys(["TAKETURNS_PORT", "TAKETURNS_METRICS_PORT", "TAKETURNS_SMTP_PORT"], "0")
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "taketurns.cli", "up", *options],
+            [sys.executable, "-m", "taketurns.cli", command, *options],
             env={**clean, **ports, **environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
@@ -90,7 +91,7 @@ class Up:
 
 
 class Start(Protocol):
-    def __call__(self, *options: str, **environment: str) -> Up: ...
+    def __call__(self, *options: str, command: str = "up", **environment: str) -> Up: ...
 
 
 @pytest.fixture
@@ -98,8 +99,8 @@ def start() -> Iterator[Start]:
     """Starts one; those that still run at the end are killed."""
     with ExitStack() as stack:
 
-        def start(*options: str, **environment: str) -> Up:
-            up = Up(*options, **environment)
+        def start(*options: str, command: str = "up", **environment: str) -> Up:
+            up = Up(*options, command=command, **environment)
             stack.callback(up.close)
             return up
 
@@ -265,6 +266,33 @@ def test_another_server_is_used_and_the_second_ctrl_c_ends_at_once(
     assert up.wait() == INTERRUPTED
     assert processes_about(runs) == []
     assert not (tmp_path / "home").exists()
+
+
+def test_the_demo_shows_a_flood_that_nobody_waits_behind_and_leaves_nothing_half_done(home: Path, start: Start) -> None:
+    up = start("--home", str(home), command="demo")
+    up.has_said("Ctrl-C finishes")
+    eventually(lambda: all(listed(up, company, "completed") for company in HABITS), "every company was served")
+    assert len(listed(up, "acme", "pending")) == 100 > HABITS["globex"].most >= len(listed(up, "globex", "pending"))
+    up.press_ctrl_c()
+    assert up.wait() == 0
+    assert up.output.endswith("stopped\n")
+    eventually(lambda: not processes_about(home), "nobody is left")
+    with PostgresServer(home) as server, psycopg.connect(server.url(DATABASE)) as connection:
+        assert connection.execute("select count(*) from taketurns.processing_tasks").fetchone() == (0,)
+
+
+def test_the_demo_fills_no_database_of_somebodys(start: Start, tmp_path: Path) -> None:
+    url = "postgresql://127.0.0.1:1/shop"
+    up = start("--home", str(tmp_path), command="demo", TAKETURNS_DATABASE_URL=url)
+    assert up.wait() == 2
+    assert "TAKETURNS_DATABASE_URL: must not be set" in up.output
+
+
+def listed(up: Up, company: str, status: str) -> list[dict[str, Any]]:
+    """The newest tasks of the company that are so, a hundred at most."""
+    answer = httpx2.get(f"{up.address}/companies/{company}/tasks?status={status}&limit=100").raise_for_status()
+    tasks: list[dict[str, Any]] = answer.json()["tasks"]
+    return tasks
 
 
 def paste(line: str, *, cwd: Path = ROOT, within: float = PATIENCE_SECONDS) -> str:

@@ -9,7 +9,12 @@ from uuid import UUID
 
 import typer
 
-from taketurns.cli.configuration import settings_with, with_a_way_to_check_tokens, with_a_way_to_the_broker
+from taketurns.cli.configuration import (
+    settings_with,
+    with_a_way_to_check_tokens,
+    with_a_way_to_the_broker,
+    with_servers_of_its_own,
+)
 
 app = typer.Typer(
     name="taketurns",
@@ -36,6 +41,13 @@ App = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:VARIABLE", help="Where the handlers are; TAKETURNS_APP otherwise."),
 ]
+Home = Annotated[Path | None, typer.Option(envvar="TAKETURNS_HOME", help="Where the embedded servers keep their data.")]
+PostgresPrograms = Annotated[
+    Path | None, typer.Option(envvar="TAKETURNS_PG_BIN", help="Where PostgreSQL's programs are.")
+]
+ValkeyProgram = Annotated[
+    Path | None, typer.Option(envvar="TAKETURNS_VALKEY_BIN", help="Valkey's program, valkey-server.")
+]
 Company = Annotated[str | None, typer.Option(help="Id or slug of the company whose keys they are.")]
 NamedKey = Annotated[str, typer.Argument(metavar="KEY", help="Its id, or how it begins: tt_live_… up to the secret.")]
 KEY_NAME = r"(?=.*\S)[^\x00-\x1F\x7F]{1,200}"
@@ -46,15 +58,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def up(
     application: App = None,
-    home: Annotated[
-        Path | None, typer.Option(envvar="TAKETURNS_HOME", help="Where the embedded servers keep their data.")
-    ] = None,
-    pg_bin: Annotated[
-        Path | None, typer.Option(envvar="TAKETURNS_PG_BIN", help="Where PostgreSQL's programs are.")
-    ] = None,
-    valkey_bin: Annotated[
-        Path | None, typer.Option(envvar="TAKETURNS_VALKEY_BIN", help="Valkey's program, valkey-server.")
-    ] = None,
+    home: Home = None,
+    pg_bin: PostgresPrograms = None,
+    valkey_bin: ValkeyProgram = None,
     port: Annotated[int | None, typer.Option(help="Port of the API.")] = None,
 ) -> None:
     """Run everything here: PostgreSQL, Valkey, API, workers, a mail sink, and three companies to try it with."""
@@ -62,6 +68,24 @@ def up(
 
     settings = with_a_way_to_check_tokens(settings_with(app=application, port=port, broker="postgres"))
     raise typer.Exit(everything.run(settings, home=home, programs=pg_bin, valkey=valkey_bin))
+
+
+@app.command()
+def demo(
+    home: Home = None,
+    pg_bin: PostgresPrograms = None,
+    valkey_bin: ValkeyProgram = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API.")] = None,
+) -> None:
+    """Run everything here, as `up` does, and give three companies work: one floods, one is quiet, one is slow."""
+    from taketurns.cli import demo as companies  # noqa: PLC0415
+    from taketurns.cli import up as everything  # noqa: PLC0415
+
+    settings = with_servers_of_its_own(
+        with_a_way_to_check_tokens(settings_with(app=companies.APP, port=port, broker="postgres"))
+    )
+    home = home or everything.default_home() / "demo"
+    raise typer.Exit(everything.run(settings, home=home, programs=pg_bin, valkey=valkey_bin, feed=companies.feed))
 
 
 @app.command()

@@ -66,6 +66,15 @@ def with_a_way_to_check_tokens(settings: Settings) -> Settings:
     return settings
 
 
+def with_servers_of_its_own(settings: Settings) -> Settings:
+    """The same settings. Leaves when they lead to servers of somebody's, which are not to be filled with play."""
+    for name in ("database_url", "redis_url"):
+        if name in settings.model_fields_set:
+            typer.echo(f"TAKETURNS_{name.upper()}: must not be set, the demo has servers of its own", err=True)
+            raise typer.Exit(WRONG)
+    return settings
+
+
 @contextmanager
 def application_is_loaded() -> Iterator[None]:
     """Leave with the reason when the application that was named is none."""

@@ -15,7 +15,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +36,7 @@ from taketurns.storage.database import Database
 from taketurns.storage.embedded import BinariesNotFound, EmbeddedServerError, PostgresServer, ValkeyServer
 from taketurns.storage.embedded.postgres import PUBLIC
 
+Feed = Callable[[Settings], Awaitable[None]]
 DATABASE = "taketurns"
 COMPANY_ROLE = "taketurns_company"
 COMPANIES = "TAKETURNS_COMPANY_DATABASE_URL"
@@ -71,9 +72,15 @@ class _Server:
 
 
 def run(
-    settings: Settings, *, home: Path | None = None, programs: Path | None = None, valkey: Path | None = None
+    settings: Settings,
+    *,
+    home: Path | None = None,
+    programs: Path | None = None,
+    valkey: Path | None = None,
+    feed: Feed | None = None,
 ) -> int:
-    """Run until told to stop: once drains, twice ends at once. The exit code."""
+    """Run until told to stop: once drains, twice ends at once. `feed` gives the companies work meanwhile. The exit
+    code."""
     if "authentication" not in settings.model_fields_set and is_loopback(settings.host):
         settings = settings.model_copy(update={"authentication": "off"})
     processes.refuse_to_be_open(settings)
@@ -86,7 +93,7 @@ def run(
                 return code
             with _redis(settings, home, valkey) as redis:
                 servers = [database] if redis is None else [database, redis]
-                hurried = asyncio.run(_serve(settings, servers, types))
+                hurried = asyncio.run(_serve(settings, servers, types, feed))
     except (EmbeddedServerError, CannotListen, ProgramFailed) as error:
         typer.echo(str(error), err=True)
         return 1
@@ -151,7 +158,7 @@ def _found(server: PostgresServer | ValkeyServer) -> str:
     return f"{how.format(server.product)} in {server.home}"
 
 
-async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence[str]) -> bool:
+async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence[str], feed: Feed | None) -> bool:
     """Serve until told to stop; answers whether it was told twice."""
     port = _port(settings, "port", settings.host)
     async with _mail(settings) as mail:
@@ -179,9 +186,9 @@ async def _serve(settings: Settings, servers: Sequence[_Server], types: Sequence
             say=say,
             inherited=[server.users_lock for server in own],
         )
-        _stop_on_signals(children)
-        welcome = asyncio.create_task(_welcome(settings, _address(settings.host, port), servers, types))
+        welcome = asyncio.create_task(_welcome(settings, _address(settings.host, port), servers, types, feed))
         watch = asyncio.create_task(_start_again(own))
+        _stop_on_signals(children, before=welcome)
         watch.add_done_callback(lambda _: None if children.stopping else children.stop())
         try:
             await children.run()
@@ -218,8 +225,9 @@ async def _mail(settings: Settings) -> AsyncIterator[dict[str, str]]:
         yield {"TAKETURNS_SMTP_HOST": "127.0.0.1", "TAKETURNS_SMTP_PORT": str(port)}
 
 
-def _stop_on_signals(children: Children) -> None:
+def _stop_on_signals(children: Children, *, before: asyncio.Task[None]) -> None:
     def stop() -> None:
+        before.cancel()
         is_first = not children.stopping
         children.stop()
         if is_first:
@@ -267,8 +275,10 @@ def _address(host: str, port: int) -> str:
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
-async def _welcome(settings: Settings, address: str, servers: Sequence[_Server], types: Sequence[str]) -> None:
-    """Wait for the API, see that the demo companies exist, and say what to do with them."""
+async def _welcome(
+    settings: Settings, address: str, servers: Sequence[_Server], types: Sequence[str], feed: Feed | None
+) -> None:
+    """Wait for the API, see that the demo companies exist, say what to do with them, and feed them."""
     async with httpx2.AsyncClient(base_url=address) as client:
         await _answered(client)
     database = Database(servers[0].url, schema=settings.schema_name, pool_size=1)
@@ -281,6 +291,8 @@ async def _welcome(settings: Settings, address: str, servers: Sequence[_Server],
         say("\n".join(_greeting(settings, address, companies, servers, types)))
     finally:
         await database.close()
+    if feed is not None:
+        await feed(settings.model_copy(update={"database_url": servers[0].url}))
 
 
 async def _answered(client: httpx2.AsyncClient) -> None:
