@@ -74,19 +74,3 @@ async def test_arrays_reach_the_server_element_by_element(database: Database) ->
 async def test_an_array_of_what_is_no_text_to_the_server_is_invalid_data(database: Database, text: str) -> None:
     with pytest.raises(InvalidData):
         await database.run(b"select %s", (Texts([text]),))
-
-
-async def test_a_call_ahead_of_the_disk_is_so_alone(empty_database_url: str) -> None:
-    separator = "&" if "?" in empty_database_url else "?"
-    url = f"{empty_database_url}{separator}options=-csynchronous_commit%3Don"
-    database = Database(url, schema="public", pool_size=1)
-    await database.open()
-    try:
-        await database.run(
-            b"create function waits(number integer) returns table (number integer, setting text)"
-            b" language sql volatile as $$select number, current_setting('synchronous_commit')$$"
-        )
-        assert await database.call_ahead_of_disk("waits", 1) == [(1, "off")]
-        assert await database.call("waits", 2) == [(2, "on")]
-    finally:
-        await database.close()

@@ -158,11 +158,6 @@ class Database:
         async with self._lent() as connection:
             return await _rows(await connection.execute(query, (str(self._company), *arguments), binary=True))
 
-    async def call_ahead_of_disk(self, function: LiteralString, *arguments: object) -> list[Row]:
-        """The same without a wait for the disk: a crash of the server within the next second may undo it, as if it had
-        not been asked for. What others commit after it is never kept without it."""
-        return await self.run(_call_ahead_of_disk(self.schema, function, len(arguments)), arguments, binary=True)
-
     async def fetch(self, statement: Executable) -> list[Row]:
         """Run one SQLAlchemy Core statement; rows are plain tuples as psycopg makes them."""
         query, parameters = compile_statement(self.schema, statement)
@@ -218,19 +213,6 @@ def _call_for_company(schema: str, function: LiteralString, arity: int, *, is_sl
             sql.Identifier(schema, function),
             sql.SQL(", ").join([sql.Placeholder()] * arity),
         )
-        .as_bytes()
-    )
-
-
-@cache
-def _call_ahead_of_disk(schema: str, function: LiteralString, arity: int) -> bytes:
-    """One statement, as its setting is for its own transaction."""
-    return (
-        sql.SQL(
-            "select called.* from (select set_config('synchronous_commit', 'off', true) offset 0) eased"
-            " cross join lateral (select * from {}({}) offset 0) called"
-        )
-        .format(sql.Identifier(schema, function), sql.SQL(", ").join([sql.Placeholder()] * arity))
         .as_bytes()
     )
 

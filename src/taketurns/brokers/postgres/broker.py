@@ -125,9 +125,7 @@ class PostgresBroker:
         at: datetime | None = None,
     ) -> Claimed:
         token = self._make_token()
-        rows = await self.database.call_ahead_of_disk(  # decisions/0023
-            "claim", worker_id, list(queues), batch, token, list(skipped_types), at
-        )
+        rows = await self.database.call("claim", worker_id, list(queues), batch, token, list(skipped_types), at)
         again_at = rows.pop()[-1] if rows and rows[-1][-1] is not None else None
         return Claimed((ClaimedTask(*(*row[:-1], token)) for row in rows), again_at=again_at)
 
