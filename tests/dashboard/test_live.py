@@ -77,14 +77,14 @@ async def test_what_runs_now_is_a_table_too(browser: Browser, broker: PostgresBr
 async def test_what_a_flood_did_lately_is_found_behind_a_task_that_is_to_be_tried_again(
     broker: PostgresBroker, database: Database, acme: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "EACH", 12)
+    monkeypatch.setattr(live, "EACH", 2)
     await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(40)])
     (first,) = await broker.claim(new_id(), queues=["default"], batch=1)
     await broker.settle([Report(first, Outcome.RETRY, error="no", delay_seconds=0.001)])
     assert (await broker.promote(at=datetime.now(UTC) + timedelta(seconds=5))).count == 1
     done = await broker.claim(new_id(), queues=["default"], batch=10)
     await broker.settle([Report(task, Outcome.COMPLETED) for task in done])
-    moment = await live.read(database, lately=timedelta(minutes=1))
+    moment = await live.read(database, lately=timedelta(minutes=1), most=12)
     assert {attempt.task_id for attempt in moment.attempts} == {task.task_id for task in done}
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from taketurns.storage.database import Database
 from taketurns.storage.models import Company, Worker
 
-MOST: Final = 1_000
+MOST: Final = 2_000
 EACH: Final = 200
 COMPANIES_MOST: Final = 50
 STATEMENT_MILLISECONDS: Final = 700

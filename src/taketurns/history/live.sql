@@ -1,7 +1,7 @@
 -- What workers do now, and what ended lately: one row for each attempt, the newest first, `most` of those that ended.
 -- No index knows when tasks have ended. Those that did a moment ago are among the newest of a company, or, where it has a
--- line, right before the task at its head: `each` of both are looked at, of up to `companies` companies and lines that
--- have had work lately. What a company did beyond that is left out.
+-- line, right before the task at its head: `each` of both are looked at, and more where there are few companies, of up to
+-- `companies` companies and lines that have had work lately. What a company did beyond that is left out.
 -- Lives on tasks_pkey, lines_pkey, pending_tasks_pkey and rollups_seconds_starts_at_idx; what workers hold is read whole,
 -- up to `most`.
 with active as materialized (
@@ -24,13 +24,15 @@ with active as materialized (
         select p.task_id from pending_tasks p where p.queue = l.queue and p.company_id = l.company_id
         order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1
     ) h
+), width as materialized (
+    select greatest(%(each)s, %(most)s / greatest(count(*), 1)) as each from active
 ), looked_at as (
     select t.*
     from active a
     cross join lateral (
         select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
         from tasks t where t.company_id = a.company_id
-        order by t.company_id desc, t.id desc limit %(each)s
+        order by t.company_id desc, t.id desc limit (select w.each from width w)
     ) t
     union
     select t.*
@@ -38,7 +40,7 @@ with active as materialized (
     cross join lateral (
         select t.company_id, t.id, t.type, t.worker_id, t.started_at, t.finished_at, t.stopped_as
         from tasks t where t.company_id = h.company_id and t.id < h.task_id
-        order by t.company_id desc, t.id desc limit %(each)s
+        order by t.company_id desc, t.id desc limit (select w.each from width w)
     ) t
 )
 (

@@ -89,7 +89,7 @@ const options = (figure, given, isStacked, width, height) => {
     height,
     series: [{}, ...series],
     bands,
-    padding: [10, 6, 0, 0],
+    padding: [10, 18, 0, 0],
     legend: { show: false },
     cursor: { points: { show: !isStacked }, drag: { x: false, y: false } },
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),

@@ -47,20 +47,20 @@ const take = (told) => {
   state.textContent = heldAt === null ? "Live" : "Held";
 };
 
-// Every attempt keeps the lane that it began in; it takes the first that is free. A hand takes its next task a moment
+// Every attempt keeps the lane that it began in, the first that is free; one that found none looks again. A hand takes its next task a moment
 // before the end of the last one is written down: then the last one's bar gives way.
 const place = () => {
   const lanes = new Map(workers.map((worker) => [worker.id, { hands: worker.hands, last: [] }]));
   for (const one of [...attempts.values()].sort((a, b) => a.from - b.from)) {
     const { hands, last } = lanes.get(one.worker) ?? lanes.set(one.worker, { hands: 0, last: [] }).get(one.worker);
-    one.lane ??= freeLane(one, hands, last);
+    if (!(one.lane < hands)) one.lane = freeLane(one, hands, last);
     const before = last[one.lane];
     if (before && before.to !== null && before.to > one.from) before.shownTo = one.from;
     last[one.lane] = one;
   }
   rows = [...lanes].map(([id, { hands, last }]) => {
     const known = workers.find((worker) => worker.id === id);
-    return { id, name: known?.name ?? "a worker that left", count: Math.max(last.length, hands) };
+    return { id, name: known?.name ?? "a worker that left", count: Math.max(last.length, hands), hands: hands || last.length };
   });
 };
 const freeLane = (one, hands, last) => {
@@ -131,7 +131,7 @@ const drawAll = () => {
   rows.forEach((row, number) => {
     const y = top(number);
     pen.fillStyle = colours.surface;
-    const label = `${row.name} · ${row.count} ${row.count === 1 ? "hand" : "hands"}`;
+    const label = `${row.name} · ${row.hands} ${row.hands === 1 ? "hand" : "hands"}`;
     pen.fillRect(0, y, pen.measureText(label).width + 10, HEAD - 4);
     pen.fillStyle = colours.soft;
     pen.fillText(label, NAME, y + 9);
