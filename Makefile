@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test test-pythons browser check bench bench-fairness bench-growth bench-soak bench-peers bench-check
-.PHONY: lock clean
+.PHONY: screenshots lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ test-pythons: ## run the tests on every other supported Python found here
 browser: $(INSTALLED) ## install what the tests in a browser need, besides Chromium itself
 	@$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements/browser.txt
 	@command -v chromium >/dev/null || echo 'Chromium is missing: apt-get install chromium'
+
+screenshots: browser ## take the pictures of the README anew, in docs/
+	@$(BIN)/python scripts/screenshots.py
 
 check: $(INSTALLED) ## check format, lint, types, import contracts, schema and advisories
 	@PATH="$(abspath $(BIN)):$$PATH" scripts/check
