@@ -28,9 +28,11 @@ CHROMIUM = shutil.which("chromium")
 IS_NEEDED = "TAKETURNS_TEST_BROWSER" in os.environ
 
 if IS_NEEDED:
+    from axe_playwright_python.async_playwright import Axe
     from playwright import async_api
 else:
     async_api = pytest.importorskip("playwright.async_api", reason="make browser installs playwright")
+    Axe = pytest.importorskip("axe_playwright_python.async_playwright", reason="make browser installs it").Axe
 
 pytestmark = [
     pytest.mark.browser,
@@ -50,6 +52,10 @@ PAGES = (
     "/operations",
     "/settings",
 )
+WCAG = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
 TO_COMPLAIN_OF = frozenset({"error", "warning"})
 
 
@@ -104,6 +110,19 @@ async def test_pages_obey_their_policy_and_fit_their_window(
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
         await page.goto("./companies/acme")
         assert await page.locator(".plot canvas").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_on_any_page(
+    app: FastAPI, furnished: None, broker: PostgresBroker, scheme: Any
+) -> None:
+    (task,) = await broker.claim(new_id(), queues=["default"], batch=1)
+    of_a_task = f"/companies/acme/tasks/{task.task_id}"
+    async with looking(app, color_scheme=scheme, bypass_csp=True) as page:
+        for path in (*PAGES, "/tasks?status=failed", of_a_task):
+            await page.goto(f".{path}")
+            found = await Axe().run(page, options=WCAG)
+            assert found.violations_count == 0, f"{path}: {found.generate_report()}"
 
 
 async def test_an_operator_finds_a_failed_task_by_keys_and_runs_it_again(app: FastAPI, furnished: None) -> None:
