@@ -85,7 +85,7 @@ def _address(process: subprocess.Popen[bytes], said: Path) -> str:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         if "Ctrl-C finishes" in (told := said.read_text()):
-            return re.findall(r"Taketurns answers at (http://\S+),", told)[0]
+            return str(re.findall(r"Taketurns answers at (http://\S+),", told)[0])
         time.sleep(0.1)
     raise SystemExit(f"the demo did not start:\n{said.read_text()}")
 
