@@ -27,7 +27,10 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WINDOW: Any = {"width": 1280, "height": 800}
 STORY_SECONDS = 100  # Live shows the last minute, and the first figures are told after ten seconds
 PATIENCE_SECONDS = 60
-FREE_PORTS = dict.fromkeys(["TAKETURNS_PORT", "TAKETURNS_METRICS_PORT", "TAKETURNS_SMTP_PORT"], "0")
+SETTINGS = {
+    "TAKETURNS_WORKER_NAME": "worker-1",  # no picture tells the host's name
+    **dict.fromkeys(["TAKETURNS_PORT", "TAKETURNS_METRICS_PORT", "TAKETURNS_SMTP_PORT"], "0"),
+}
 MOST_BYTES = 150_000
 
 
@@ -69,7 +72,7 @@ def demo() -> Iterator[str]:
         Path(directory).chmod(0o755)  # its PostgreSQL does not run as root
         process = subprocess.Popen(
             [sys.executable, "-m", "taketurns.cli", "demo", "--home", str(Path(directory) / "home")],
-            env={name: value for name, value in os.environ.items() if not name.startswith("TAKETURNS_")} | FREE_PORTS,
+            env={name: value for name, value in os.environ.items() if not name.startswith("TAKETURNS_")} | SETTINGS,
             stdout=said,
             stderr=said,
             start_new_session=True,

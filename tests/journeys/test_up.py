@@ -298,7 +298,16 @@ def listed(up: Up, company: str, status: str) -> list[dict[str, Any]]:
 def paste(line: str, *, cwd: Path = ROOT, within: float = PATIENCE_SECONDS) -> str:
     """What a shell prints for it."""
     command = ["bash", "-euo", "pipefail", "-c", line]
-    return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True, timeout=within).stdout
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=within,
+    ).stdout
 
 
 def readme_commands(section: str, up: Up) -> list[str]:
