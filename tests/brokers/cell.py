@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class Move:
 class Cell(Protocol):
     """A broker with nothing in it, and the means to look behind it."""
 
-    broker: Broker
+    @property
+    def broker(self) -> Broker: ...
 
     def add_company(
         self, slug: str, *, weight: int = 1, max_in_flight: int | None = None, paused: bool = False
@@ -149,3 +151,17 @@ def has_no_gaps(history: Sequence[Move]) -> bool:
 
 def terminal_moves(history: Sequence[Move]) -> list[str]:
     return [move.kind for move in history if move.kind in {"completed", "failed", "cancelled"}]
+
+
+def pause_and_resume(
+    cell: Cell, queues: Sequence[str], names: Sequence[str], paused: set[tuple[str, str]], chance: random.Random
+) -> None:
+    """Pause some of the companies' queues, and let some of those in `paused` go on."""
+    for line in [(name, queue) for name in names for queue in queues]:
+        name, queue = line
+        if chance.random() < 0.15:
+            cell.pause(name, queue=queue)
+            paused.add(line)
+        elif line in paused and chance.random() < 0.5:
+            cell.resume(name, queue=queue)
+            paused.remove(line)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from taketurns.engine import turns
 from taketurns.engine.rate import Rate
+from tests.brokers.cell import pause_and_resume
 from tests.brokers.places import is_the_next, steps_of_every_place
 from tests.brokers.postgres.cell import PostgresCell, Turn
 
@@ -85,7 +86,7 @@ def test_the_claim_takes_the_turns_of_the_rule(
     for batch, microseconds in steps:
         now += timedelta(microseconds=microseconds)
         _disturb(bare_cell, names, chance)
-        _pause_and_resume(bare_cell, names, paused, chance)
+        pause_and_resume(bare_cell, QUEUES, names, paused, chance)
         running += claim_as_told(bare_cell, batch, chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]]), now)
         ended = [turn for turn in running if chance.random() < 0.5]
         bare_cell.finish(ended)
@@ -120,19 +121,6 @@ def test_the_next_place_is_exact_after_every_place(bare_cell: PostgresCell) -> N
     for (place, weight), (after, stepwise, at_once) in zip(steps, told, strict=True):
         assert is_the_next(after, place=place, weight=weight, rounds=rounds)
         assert stepwise == at_once
-
-
-def _pause_and_resume(
-    cell: PostgresCell, names: Sequence[str], paused: set[tuple[str, str]], chance: random.Random
-) -> None:
-    for line in [(name, queue) for name in names for queue in QUEUES]:
-        name, queue = line
-        if chance.random() < 0.15:
-            cell.pause(name, queue=queue)
-            paused.add(line)
-        elif line in paused and chance.random() < 0.5:
-            cell.resume(name, queue=queue)
-            paused.remove(line)
 
 
 @pytest.mark.parametrize("heaviest", [1, 3, 100])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from taketurns.engine import turns
 from taketurns.engine.rate import Rate
 from taketurns.engine.task import ClaimedTask
-from tests.brokers.cell import new_tasks, reports
+from tests.brokers.cell import new_tasks, pause_and_resume, reports
 from tests.brokers.places import ROUND, is_the_next, steps_of_every_place
 from tests.brokers.redis.cell import RedisCell, look
 
@@ -81,7 +81,7 @@ async def test_the_claim_takes_the_turns_of_the_rule(
     running: list[ClaimedTask] = []
     for batch, pause in steps:
         await _disturb(cell, names, chance)
-        _pause_and_resume(cell, names, paused, chance)
+        pause_and_resume(cell, QUEUES, names, paused, chance)
         cell.let_pass(timedelta(microseconds=pause))
         queues = chance.choice([["default"], ["bulk"], QUEUES, QUEUES[::-1]])
         running += await claim_as_told(cell, batch, queues, cell.now())
@@ -104,19 +104,6 @@ async def _disturb(cell: RedisCell, names: Sequence[str], chance: random.Random)
             cell.set_max_in_flight(name, chance.choice([None, 1, 5]))
         if chance.random() < 0.1:
             cell.set_rate(name, chance.choice([None, Rate(1, 1, 1), Rate(3, 2, 5)]))
-
-
-def _pause_and_resume(
-    cell: RedisCell, names: Sequence[str], paused: set[tuple[str, str]], chance: random.Random
-) -> None:
-    for line in [(name, queue) for name in names for queue in QUEUES]:
-        name, queue = line
-        if chance.random() < 0.15:
-            cell.pause(name, queue=queue)
-            paused.add(line)
-        elif line in paused and chance.random() < 0.5:
-            cell.resume(name, queue=queue)
-            paused.remove(line)
 
 
 @pytest.mark.parametrize("heaviest", [1, 3, 100])
