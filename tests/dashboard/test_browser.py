@@ -51,6 +51,7 @@ PAGES = (
     "/failures",
     "/operations",
     "/settings",
+    "/search",
 )
 WCAG = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
@@ -143,6 +144,36 @@ async def test_an_operator_finds_a_failed_task_by_keys_and_runs_it_again(app: Fa
         await page.go_back()
         await page.go_back()
         await page.wait_for_url("**/tasks?status=failed")
+
+
+async def test_the_palette_finds_companies_and_tasks_by_keys_alone(
+    app: FastAPI, furnished: None, broker: PostgresBroker
+) -> None:
+    (task,) = await broker.claim(new_id(), queues=["default"], batch=1)
+    async with looking(app, bypass_csp=True) as page:
+        await page.goto("./")
+        await page.keyboard.press("Control+k")
+        options = page.get_by_role("option")
+        await options.nth(8).wait_for()
+        found = await Axe().run(page, options=WCAG)
+        assert found.violations_count == 0, found.generate_report()
+        await page.keyboard.press("ArrowDown")
+        assert await options.nth(1).get_attribute("aria-selected") == "true"
+        assert await page.get_by_role("combobox").get_attribute("aria-activedescendant") == "found-1"
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("Control+k")
+        await page.keyboard.type(str(task.task_id))
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/companies/acme/tasks/{task.task_id}")
+        await page.get_by_role("link", name="All companies").click()
+        await page.keyboard.type("glob")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/companies/globex")
+        await page.keyboard.press("g")
+        await page.keyboard.press("f")
+        await page.wait_for_url("**/failures?company=globex")
+        await page.get_by_role("button", name="All companies again").click()
+        await page.wait_for_url("**/failures")
 
 
 async def test_who_does_not_confirm_changes_nothing(app: FastAPI, furnished: None) -> None:

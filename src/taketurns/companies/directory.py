@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from psycopg import AsyncConnection, sql
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from taketurns.companies import deletion
@@ -190,6 +190,17 @@ async def page(database: Database, *, limit: int, offset: int = 0, after: UUID |
     companies = [_company(row) for row in await database.fetch(statement)]
     more = len(companies) > limit
     return Page(companies[:limit], companies[limit - 1].id if more else None)
+
+
+async def search(database: Database, text: str, *, limit: int) -> list[tuple[str, str]]:
+    """Slugs and names of companies that have a text in either, those that begin with it first."""
+    slug, name = CompanyTable.slug, func.lower(CompanyTable.name)
+    begins, has = (
+        or_(slug.startswith(text.lower(), autoescape=True), name.startswith(text.lower(), autoescape=True)),
+        or_(slug.contains(text.lower(), autoescape=True), name.contains(text.lower(), autoescape=True)),
+    )
+    statement = select(slug, CompanyTable.name).where(has).order_by(begins.desc(), slug).limit(limit)
+    return [(row[0], row[1]) for row in await database.fetch(statement)]
 
 
 async def change(

@@ -27,6 +27,7 @@ from taketurns.dashboard import (
     operations,
     overview,
     schedules,
+    search,
     settings,
     signing_in,
     tasks,
@@ -62,6 +63,7 @@ PAGES: Final[Sequence[Page]] = (
     *failures.PAGES,
     *operations.PAGES,
     *settings.PAGES,
+    *search.PAGES,
     *signing_in.PAGES,
 )
 

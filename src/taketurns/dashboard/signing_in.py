@@ -52,7 +52,7 @@ async def choose_theme(visit: Visit) -> Response:
     chosen = visit.form["theme"]
     response = visit.back(visit.link("/"))
     if chosen in THEMES:
-        response.set_cookie(THEME, chosen, max_age=365 * 86_400, path=visit.cookie_path, samesite="lax")
+        visit.remember(response, THEME, chosen)
     return response
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from taketurns.companies import sessions
+from taketurns.companies import directory, sessions
 from taketurns.companies.access import OperatorPrincipal
 from taketurns.companies.errors import InvalidKey
 from taketurns.dashboard import forms, rendering
@@ -31,6 +31,7 @@ from taketurns.engine.key import Role
 COOKIE: Final = "taketurns_session"
 NOTICE: Final = "taketurns_notice"
 THEME: Final = "taketurns_theme"
+COMPANY: Final = "taketurns_company"
 TOKEN: Final = "token"  # noqa: S105  the name of a field
 THEMES: Final = ("system", "light", "dark")
 NAVIGATION: Final = (
@@ -45,8 +46,11 @@ NAVIGATION: Final = (
     ("Settings", "/settings", "settings", "e"),
 )
 """The pages of the menu: name, path, icon, and the key after `g`."""
+OF_A_COMPANY: Final = ("Tasks", "Schedules", "Failures", "Operations", "Settings")
+"""Those that may be of one company alone."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _LONGEST_NOTICE: Final = 400
+_A_YEAR: Final = 365 * 86_400
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Response]])
 Who = Role | Literal["anybody"]
@@ -84,6 +88,20 @@ class Visit:
         return theme if theme in THEMES else THEMES[0]
 
     @property
+    def company(self) -> str:
+        """The slug of the company that the visitor looks at alone, if any."""
+        slug = self.request.cookies.get(COMPANY, "")
+        return slug if directory.is_slug(slug) else ""
+
+    @property
+    def pages(self) -> list[tuple[str, str, str, str]]:
+        """The menu with its addresses, which are of the company that is looked at alone."""
+        return [
+            (name, self.link(path, company=self.company if name in OF_A_COMPANY else ""), icon, key)
+            for name, path, icon, key in NAVIGATION
+        ]
+
+    @property
     def root(self) -> str:
         """What the addresses of all pages begin with: what a proxy took off the path, and the dashboard's own."""
         return str(self.request.scope.get("root_path", ""))
@@ -119,7 +137,7 @@ class Visit:
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """A page, with what was told of the action before it, once."""
-        about = {"visit": self, "pages": NAVIGATION, "status": status, "file": self.file, "here": self.here}
+        about = {"visit": self, "pages": self.pages, "status": status, "file": self.file, "here": self.here}
         response = HTMLResponse(rendering.render(template, **about, with_query=self.with_query, **values), status)
         response.headers["cache-control"] = "no-store"
         if NOTICE in self.request.cookies:
@@ -164,6 +182,12 @@ class Visit:
         if self.request.cookies.get(COOKIE) != self.token:
             self._set(response, COOKIE, self.token)
         return response
+
+    def remember(self, response: Response, name: str, value: str) -> None:
+        """Have the browser know something for a year, or forget it."""
+        response.set_cookie(
+            name, value, max_age=_A_YEAR if value else 0, path=self.cookie_path, httponly=name != THEME, samesite="lax"
+        )
 
     def _set(self, response: Response, name: str, value: str, *, max_age: int | None = None) -> None:
         response.set_cookie(

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy import select, true
+
 from taketurns.history import tasks
 from taketurns.history.board import read as read_board
 from taketurns.history.tasks import Filter, TaskRecord
 from taketurns.storage.database import Database
+from taketurns.storage.models import Company, Task
 
 COMPANIES_MOST: Final = 100
 
@@ -51,3 +54,10 @@ async def page(database: Database, wanted: Filter, *, limit: int, after: UUID | 
     return Page(
         [records[id] for id, _ in shown if id in records], next_after, slugs, is_whole=len(standings) <= COMPANIES_MOST
     )
+
+
+async def owner_of(database: Database, task_id: UUID) -> str | None:
+    """The slug of the company that has this task: each of them is asked, by key."""
+    kept = select(Task.id).where(Task.company_id == Company.id, Task.id == task_id).limit(1).lateral()
+    rows = await database.fetch(select(Company.slug).join(kept, true()).limit(1))
+    return rows[0][0] if rows else None

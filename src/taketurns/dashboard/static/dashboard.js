@@ -1,6 +1,7 @@
 // What pages do beyond links and forms: they stay up to date, answer to keys, ask before they act, and draw their charts.
 
 import { draw } from "./charts.js";
+import "./palette.js";
 
 const root = document.body.dataset.root;
 const said = document.getElementById("said");
