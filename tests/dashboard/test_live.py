@@ -13,12 +13,15 @@ from fastapi import FastAPI
 from httpx2 import AsyncClient
 
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.companies import keys
 from taketurns.companies.directory import Company
 from taketurns.dashboard.streams import Streams
+from taketurns.engine.key import Role, id_of
 from taketurns.engine.task import NewTask, Outcome, Report
 from taketurns.history import live
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
+from tests.api.keyed import House
 from tests.api.servers import served
 from tests.dashboard.browsing import Browser
 from tests.waiting import PATIENCE
@@ -99,8 +102,12 @@ async def test_all_who_watch_share_one_look(monkeypatch: pytest.MonkeyPatch) -> 
             is_seen.set()
         return f"[{looks}]"
 
+    async def always() -> bool:
+        return True
+
     async def seen() -> list[bytes]:
-        return [chunk async for chunk in streams.response("[0]", look).body_iterator]  # type: ignore[attr-defined]
+        response = streams.response("[0]", look, always)
+        return [chunk async for chunk in response.body_iterator]  # type: ignore[attr-defined]
 
     watching = [asyncio.create_task(seen()) for _ in range(5)]
     async with asyncio.timeout(PATIENCE):
@@ -109,3 +116,27 @@ async def test_all_who_watch_share_one_look(monkeypatch: pytest.MonkeyPatch) -> 
         everything = await asyncio.gather(*watching)
     assert all(b"the process ends" in chunks[-1] for chunks in everything)
     assert len({b"".join(chunks) for chunks in everything}) == 1
+
+
+@pytest.mark.parametrize("how", ["signed out", "key revoked"])
+async def test_the_stream_ends_with_the_session_of_who_watches(
+    guarded: FastAPI, house: House, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("taketurns.dashboard.streams.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("taketurns.dashboard.streams.VISITOR_SECONDS", 0.05)
+    viewer = await house.operator_key(Role.VIEWER)
+    async with served(guarded) as address, AsyncClient(base_url=address, timeout=PATIENCE) as client:
+        browser = Browser(client)
+        await browser.sign_in(viewer)
+        async with client.stream("GET", "/dashboard/live/stream") as answer, asyncio.timeout(PATIENCE):
+            told = moments(answer.aiter_lines())
+            await anext(told)
+            await anext(told)
+            if how == "signed out":
+                await browser.post("/sign-out", {"token": await browser.token()})
+            else:
+                key_id = id_of(viewer)
+                assert key_id is not None
+                await keys.revoke(house.database, None, key_id)
+                guarded.state.parts.guard.keyring.forget(key_id)
+            assert [event async for event in told][-1] == ("bye", {"reason": "the session is over"})

@@ -32,6 +32,7 @@ from taketurns.companies.throttle import Throttle
 from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.engine import key, rate
 from taketurns.engine.addresses import comes_from_this_machine
+from taketurns.engine.errors import Unavailable
 from taketurns.engine.key import Role, Scope
 from taketurns.storage.audit import Actor, ActorKind
 
@@ -146,6 +147,18 @@ class Guard:
             if need.key != "any" and need.key not in principal.scopes:
                 raise _refused(problems.SCOPE_NEEDED, f"the scope {need.key} is needed", need)
             _hold_to_its_company(request, principal)
+
+    async def still_admits(self, request: Request) -> bool:
+        """Whether the key or token of a request that was let in works still, unless that cannot be told now."""
+        if principal_of(request) is None:
+            return True
+        try:
+            await self._known(_bearer(request.scope))
+        except Problem as problem:
+            return problem.kind.status != HTTPStatus.UNAUTHORIZED
+        except Unavailable:
+            return True
+        return True
 
     async def _principal(self, scope: AsgiScope) -> Principal:
         text, client, wrong_keys = _bearer(scope), scope.get("client"), self.wrong_keys

@@ -135,7 +135,7 @@ async def watch_job(request: Request) -> Response:
         return Response(status_code=204)
     if not jobs.waiting.has_room:
         raise Problem(problems.TOO_MANY_STREAMS, "too many requests watch jobs of this process already")
-    return streams.response(_moves(jobs, job, after))
+    return streams.response(_moves(request, jobs, job, after))
 
 
 @router.post(
@@ -418,15 +418,18 @@ async def _waited(request: Request, jobs: Jobs, job: Job, told: dict[str, str], 
     )
 
 
-async def _moves(jobs: Jobs, job: Job, after: int) -> AsyncIterator[bytes]:
+async def _moves(request: Request, jobs: Jobs, job: Job, after: int) -> AsyncIterator[bytes]:
     """The moves of a job numbered above `after`, each once it was made."""
 
     async def read(after: int) -> list[streams.Message] | None:
         told = await jobs.broker.job_events(job.company_id, job.id, after=after)
         return None if told is None else [streams.message(event) for event in told]
 
+    async def may_go_on() -> bool:
+        return await parts(request).guard.still_admits(request)
+
     async with jobs.waiting.waiter(None, job.company_id, job.id) as waiter:
-        async for chunk in streams.follow(waiter, read, after=after):
+        async for chunk in streams.follow(waiter, read, may_go_on=may_go_on, after=after):
             yield chunk
 
 

@@ -24,7 +24,7 @@ SCHEMA: Final = {
     "description": "Each event: its data is JSON text, its id the number of the move.",
     "properties": {"event": {"type": "string"}, "id": {"type": "string"}, "data": {"type": "string"}},
 }
-KEEP_ALIVE_SECONDS: Final = 15.0
+KEEP_ALIVE_SECONDS: Final = 5.0
 AGE_SECONDS: Final = 900.0
 RETRY_MILLISECONDS: Final = 2_000
 LOOK_AGAIN_SECONDS: Final = 1.0
@@ -42,6 +42,7 @@ class Message:
 
 
 Read = Callable[[int], Awaitable[Sequence[Message] | None]]
+MayGoOn = Callable[[], Awaitable[bool]]
 
 
 def message(event: JobEvent) -> Message:
@@ -54,11 +55,11 @@ def response(chunks: AsyncIterator[bytes]) -> StreamingResponse:
     return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
 
 
-async def follow(waiter: Waiter | None, read: Read, *, after: int) -> AsyncIterator[bytes]:
+async def follow(waiter: Waiter | None, read: Read, *, may_go_on: MayGoOn, after: int) -> AsyncIterator[bytes]:
     """What `read` answers, from `after` on, as soon as it is there; None means that the thing is gone.
 
-    It ends after the last event, at the stream's greatest age, or when the process is about to end: then with `bye`,
-    and whoever comes again goes on where it was.
+    It ends after the last event, when who watches may not any more, at the stream's greatest age, or when the process
+    is about to end: then with `bye`, and whoever comes again goes on where it was.
     """
     yield format_sse_event(retry=RETRY_MILLISECONDS)
     if waiter is None:
@@ -70,6 +71,9 @@ async def follow(waiter: Waiter | None, read: Read, *, after: int) -> AsyncItera
         while not waiter.is_over(ends_at):
             quiet_until = min(ends_at, now() + KEEP_ALIVE_SECONDS)
             messages: Sequence[Message] | None = ()
+            if not await may_go_on():
+                yield _bye("the key or token works no more")
+                return
             try:
                 await waiter.watch(quiet_until)
                 messages = await read(after)

@@ -8,6 +8,7 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
+from taketurns.dashboard import visits
 from taketurns.dashboard.rendering import colour
 from taketurns.dashboard.visits import Visit, needs
 from taketurns.engine.key import Role
@@ -36,7 +37,7 @@ async def stream(visit: Visit) -> Response:
     async def look() -> str:
         return _told(await live.read(database, lately=LATELY))
 
-    return visit.parts.streams.response(await _first(database), look)
+    return visit.parts.streams.response(await _first(database), look, lambda: visits.may_stay(visit))
 
 
 async def _first(database: Database) -> str:

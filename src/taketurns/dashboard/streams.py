@@ -16,10 +16,12 @@ from taketurns.engine.errors import Unavailable
 MOST: Final = 200
 LOOK_SECONDS: Final = 1.0
 AGE_SECONDS: Final = 900.0
+VISITOR_SECONDS: Final = 5.0
 RETRY_MILLISECONDS: Final = 2_000
 _HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 Look = Callable[[], Awaitable[str]]
+MayStay = Callable[[], Awaitable[bool]]
 
 
 class Streams:
@@ -38,11 +40,12 @@ class Streams:
         if self._looking is not None:
             self._looking.cancel()
 
-    def response(self, first: str, look: Look) -> Response:
-        """A stream that begins with `first` and goes on with what `look` tells every second."""
-        return StreamingResponse(self._events(first, look), media_type="text/event-stream", headers=_HEADERS)
+    def response(self, first: str, look: Look, may_stay: MayStay) -> Response:
+        """A stream that begins with `first` and goes on with what `look` tells every second, while its visitor
+        `may_stay`."""
+        return StreamingResponse(self._events(first, look, may_stay), media_type="text/event-stream", headers=_HEADERS)
 
-    async def _events(self, first: str, look: Look) -> AsyncIterator[bytes]:
+    async def _events(self, first: str, look: Look, may_stay: MayStay) -> AsyncIterator[bytes]:
         yield format_sse_event(retry=RETRY_MILLISECONDS, data_str=first, event="moment")
         if self._is_closed or len(self._watching) >= MOST:
             yield _bye("too many streams" if not self._is_closed else "the process ends")
@@ -51,12 +54,18 @@ class Streams:
         self._watching.add(queue)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(look), name="taketurns-live")
-        ends_at = asyncio.get_running_loop().time() + AGE_SECONDS
+        now = asyncio.get_running_loop().time
+        ends_at, look_at_visitor_at = now() + AGE_SECONDS, now() + VISITOR_SECONDS
         try:
             with telemetry.STREAMS_OPEN.track_inprogress():
-                while asyncio.get_running_loop().time() < ends_at and (told := await queue.get()) is not None:
+                while now() < ends_at and (told := await queue.get()) is not None:
+                    if now() >= look_at_visitor_at:
+                        if not await may_stay():
+                            yield _bye("the session is over")
+                            return
+                        look_at_visitor_at = now() + VISITOR_SECONDS
                     yield format_sse_event(data_str=told, event="moment")
-            yield _bye("the stream is old" if asyncio.get_running_loop().time() >= ends_at else "the process ends")
+            yield _bye("the stream is old" if now() >= ends_at else "the process ends")
         finally:
             self._watching.discard(queue)
 

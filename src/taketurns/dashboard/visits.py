@@ -26,6 +26,7 @@ from taketurns.dashboard.forms import Form
 from taketurns.dashboard.parts import Parts, parts
 from taketurns.dashboard.refusals import NotSignedIn, Refusal
 from taketurns.engine.addresses import comes_from_this_machine
+from taketurns.engine.errors import Unavailable
 from taketurns.engine.key import Role
 
 COOKIE: Final = "taketurns_session"
@@ -240,6 +241,19 @@ def anonymous(request: Request) -> Visit:
     """A visit of nobody in particular."""
     token = request.cookies.get(COOKIE, "")
     return Visit(request, parts(request), token if _TOKEN.fullmatch(token) else sessions.new_token())
+
+
+async def may_stay(visit: Visit) -> bool:
+    """Whether the session of a visitor who was let in lasts still, unless that cannot be told now."""
+    if visit.principal is None:
+        return True
+    try:
+        await _holder(visit)
+    except NotSignedIn:
+        return False
+    except Unavailable:
+        return True
+    return True
 
 
 async def _holder(visit: Visit) -> OperatorPrincipal:
