@@ -46,15 +46,22 @@ async def test_a_company_is_paused_until_a_time_or_until_it_is_told_to_go_on(
         ({"rate": {"tasks": 1, "seconds": 1, "burst": 100_001}}, "/rate/burst"),
         ({"rate": {"tasks": 1, "seconds": 1, "burst": None}}, "/rate/burst"),
         ({"pausedUntil": "tomorrow"}, "/pausedUntil"),
+        ({"pausedUntil": "2020-01-01T00:00:00Z"}, "/pausedUntil"),
         ({"paused": False, "pausedUntil": LATER}, ""),
     ],
 )
 async def test_what_is_no_limit_is_refused_by_its_name(
     client: AsyncClient, acme: Company, body: dict[str, Any], pointer: str
 ) -> None:
-    answer = await client.patch("/companies/acme", json=body)
-    assert answer.status_code == 422
-    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    before = (await client.get("/companies/acme")).json()
+    for answer in (
+        await client.patch("/companies/acme", json=body),
+        await client.post("/companies", json={"name": "Other", "slug": "other", **body}),
+    ):
+        assert answer.status_code == 422
+        assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    assert (await client.get("/companies/acme")).json() == before
+    assert (await client.get("/companies/other")).status_code == 404
 
 
 async def test_what_would_be_more_than_may_be_queued_is_refused(client: AsyncClient, acme: Company) -> None:
@@ -90,6 +97,17 @@ async def test_pauses_are_put_listed_and_lifted(client: AsyncClient, acme: Compa
 @pytest.mark.parametrize("body", [{}, {"until": LATER}, {"queue": None}, {"type": "a b"}, {"queue": "!"}])
 async def test_a_pause_names_a_queue_or_a_type(client: AsyncClient, acme: Company, body: dict[str, Any]) -> None:
     assert (await client.put("/companies/acme/pauses", json=body)).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/companies/acme/pauses", "/pauses"])
+async def test_a_pause_that_is_over_already_is_refused_and_changes_none(
+    client: AsyncClient, acme: Company, path: str
+) -> None:
+    await client.put(path, json={"type": "send_email", "until": LATER})
+    answer = await client.put(path, json={"type": "send_email", "until": "2020-01-01T00:00:00Z"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [{"pointer": "/until", "code": "over", "detail": "must be a time to come"}]
+    assert [one["until"] for one in (await client.get(path)).json()["pauses"]] == [LATER]
 
 
 async def test_pauses_of_nobody_are_not_found(client: AsyncClient) -> None:

@@ -210,7 +210,7 @@ async def test_pauses_that_are_over_let_tasks_go_on(house: House, registry: Regi
 
     registry.add(work)
     registry.add(mail)
-    until = house.value("select clock_timestamp() + interval '1 s'")
+    until = house.value("select clock_timestamp() + interval '2 s'")
     await directory.change(house.database, "acme", {"paused_until": until})
     await pauses.put(house.database, None, queue=None, type="mail", until=until)
     tasks = [*await house.add("work"), *await house.add("mail", company="zeta")]

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from taketurns.api import problems
 from taketurns.api.problems import FieldError, Problem
 from taketurns.engine import limits
+from taketurns.engine.errors import InvalidOption
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -46,6 +47,12 @@ def told(errors: list[FieldError]) -> str:
     """The errors in one line."""
     shown = "; ".join(f"{error['pointer'] or 'the body'}: {error['detail']}" for error in errors[:3])
     return shown + (f"; and {len(errors) - 3} more" if len(errors) > 3 else "")
+
+
+def over(field: str, error: InvalidOption) -> Problem:
+    """What is told of a field with a time that is over."""
+    errors = [FieldError(pointer=problems.pointer((field,)), code="over", detail=error.message)]
+    return Problem(problems.INVALID_REQUEST, told(errors), errors=errors)
 
 
 def _refuse_other_types(request: Request) -> None:

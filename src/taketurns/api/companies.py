@@ -20,7 +20,7 @@ from taketurns.api.requests import ChangeCompany, CreateCompany, DeletionQuery, 
 from taketurns.companies import directory, quotas
 from taketurns.companies.directory import Company
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import InvalidOption, Unavailable
 from taketurns.engine.key import Role, Scope
 from taketurns.history import stats
 
@@ -59,6 +59,8 @@ async def create_company(request: Request) -> Response:
     except SlugTaken as error:
         errors = [FieldError(pointer="/slug", code="slug_taken", detail="another company has it")]
         raise Problem(problems.SLUG_TAKEN, str(error), errors=errors) from None
+    except InvalidOption as error:
+        raise bodies.over("pausedUntil", error) from None
     return answers.send(answers.company(company), 201, {"location": f"/companies/{company.id}"})
 
 
@@ -122,7 +124,10 @@ async def change_company(request: Request) -> Response:
     if "request_rate" in body.model_fields_set:
         changes["request_rate"] = None if body.request_rate is None else body.request_rate.told()
     given = operator_parts(request)
-    company = await directory.change(given.database, reference, changes, by=guard.actor_of(request))
+    try:
+        company = await directory.change(given.database, reference, changes, by=guard.actor_of(request))
+    except InvalidOption as error:
+        raise bodies.over("pausedUntil", error) from None
     if company is None:
         raise paths.company_not_found()
     if "request_rate" in changes:

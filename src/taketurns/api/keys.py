@@ -16,7 +16,7 @@ from taketurns.api import answers, bodies, guard, lists, paths, problems
 from taketurns.api.guard import GuardedRoute, needs
 from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import operator_parts
-from taketurns.api.problems import FieldError, Problem, documented
+from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import CreateKey, CreateOperatorKey, Query, RotateKey
 from taketurns.companies import keys
 from taketurns.companies.errors import KeyNotActive
@@ -62,7 +62,7 @@ async def create_key(request: Request) -> Response:
             by=guard.actor_of(request),
         )
     except InvalidOption as error:
-        raise _over(error) from None
+        raise bodies.over("expiresAt", error) from None
     return _send_made(made)
 
 
@@ -130,7 +130,7 @@ async def create_operator_key(request: Request) -> Response:
             by=guard.actor_of(request),
         )
     except InvalidOption as error:
-        raise _over(error) from None
+        raise bodies.over("expiresAt", error) from None
     return _send_made(made)
 
 
@@ -230,8 +230,3 @@ def _send_made(made: Made) -> Response:
     key = made.key
     collection = paths.OPERATOR_KEYS if key.company_id is None else f"{paths.COMPANIES}/{key.company_id}/keys"
     return answers.send(answers.made_key(made), 201, {"location": f"{collection}/{key.id}"})
-
-
-def _over(error: InvalidOption) -> Problem:
-    errors = [FieldError(pointer="/expiresAt", code="over", detail=error.message)]
-    return Problem(problems.INVALID_REQUEST, bodies.told(errors), errors=errors)

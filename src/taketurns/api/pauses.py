@@ -17,6 +17,7 @@ from taketurns.api.parts import operator_parts
 from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import PauseQuery, PutPause
 from taketurns.companies import pauses
+from taketurns.engine.errors import InvalidOption
 from taketurns.engine.key import Role
 
 router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["pauses"])
@@ -107,7 +108,10 @@ async def _put(request: Request, company: UUID | str | None) -> Response:
     lists.refuse_query(request)
     body = await bodies.read(request, PutPause)
     database, by = operator_parts(request).database, guard.actor_of(request)
-    pause = await pauses.put(database, company, queue=body.queue, type=body.type, until=body.until, by=by)
+    try:
+        pause = await pauses.put(database, company, queue=body.queue, type=body.type, until=body.until, by=by)
+    except InvalidOption as error:
+        raise bodies.over("until", error) from None
     if pause is None:
         raise paths.company_not_found()
     await _tell_jobs(request)

@@ -303,11 +303,16 @@ PAUSED: Final = (
     "Tasks are taken in but none is given a turn. Its schedules make none: when it goes on, the ticks that came are"
     " made up for as their `missed` says."
 )
-PAUSED_UNTIL: Final = "Pauses until then; it goes on by itself."
+PAUSED_UNTIL: Final = "Pauses until then, a time to come; it goes on by itself."
 MAX_QUEUED: Final = (
     "Most tasks that may be scheduled or pending, and as many jobs; a submission that needs more is refused. null for"
     " no limit."
 )
+
+
+def _refuse_two_pauses(company: CreateCompany | ChangeCompany) -> None:
+    if "paused" in company.model_fields_set and not company.paused and company.paused_until is not None:
+        raise PydanticCustomError("two_pauses", "paused is false and pausedUntil is set: send one of them")
 
 
 class CreateCompany(Body):
@@ -332,6 +337,11 @@ class CreateCompany(Body):
     )
     quotas: CompanyQuotas = Field(default_factory=CompanyQuotas)
     retention: CompanyRetention = Field(default_factory=CompanyRetention)
+
+    @model_validator(mode="after")
+    def _one_pause(self) -> Self:
+        _refuse_two_pauses(self)
+        return self
 
 
 class ChangeCompany(Body):
@@ -369,8 +379,7 @@ class ChangeCompany(Body):
 
     @model_validator(mode="after")
     def _one_pause(self) -> Self:
-        if self.paused is False and self.paused_until is not None:
-            raise PydanticCustomError("two_pauses", "paused is false and pausedUntil is set: send one of them")
+        _refuse_two_pauses(self)
         return self
 
 
@@ -381,7 +390,7 @@ class PutPause(Body):
 
     queue: Omittable[QueueName] = Field(None, description="Any queue if left out.")
     type: Omittable[TypeName] = Field(None, description="Any type if left out.")
-    until: Omittable[Moment] = Field(None, description="When the pause is over by itself.")
+    until: Omittable[Moment] = Field(None, description="When the pause is over by itself, a time to come.")
 
     @model_validator(mode="after")
     def _of_something(self) -> Self:

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from taketurns.companies import deletion
 from taketurns.companies.errors import CompanyHasOpenTasks, SlugTaken
 from taketurns.engine import limits
-from taketurns.engine.errors import Unavailable
+from taketurns.engine.errors import InvalidOption, Unavailable
 from taketurns.engine.quota import Quotas
 from taketurns.engine.rate import Rate
 from taketurns.engine.retention import OwnRetention
@@ -135,7 +135,8 @@ async def create(
     retention: OwnRetention = AS_LONG_AS_OTHERS,
     by: Actor | None = None,
 ) -> Company:
-    """Take in a company. Raises SlugTaken; a slug that was not given is made from the name, or else from the id."""
+    """Take in a company; a slug that was not given is made from the name, or else from the id. Raises SlugTaken, and
+    InvalidOption of `paused_until` when that is over."""
     company_id = new_id()
     by_id = f"company-{company_id.hex[-12:]}"
     for attempt in [slug] if slug else [slug_for(name) or by_id, by_id]:
@@ -158,6 +159,7 @@ async def create(
         async with database.transaction() as connection:
             for row in await fetch(connection, database.schema, statement):
                 company = _company(row)
+                _refuse_over(company, paused_until)
                 await audit.write(
                     connection,
                     database.schema,
@@ -212,7 +214,7 @@ async def change(
     With `paused_until` a company is paused, with `paused` alone until it is told to go on. Weights and limits act at
     the next claim; workers that may have waited for the change are woken. A company that is no longer paused is given
     its turns back, and its schedules go on, in the same transaction, under the lock that keeps a claim from taking them
-    out meanwhile: see `company_lock` in `locks.sql`.
+    out meanwhile: see `company_lock` in `locks.sql`. Raises InvalidOption of `paused_until` when that is over.
     """
     if not changes:
         return await find(database, company)
@@ -229,6 +231,8 @@ async def change(
         if goes_on:
             await _hold_turns(connection, database.schema, company)
         rows = await fetch(connection, database.schema, statement)
+        if rows:
+            _refuse_over(_company(rows[0]), changes.get("paused_until"))
         if rows and goes_on:
             await call(connection, database.schema, "heal_rotation", rows[0][0])
             await call(connection, database.schema, "let_schedules_go_on", rows[0][0])
@@ -284,6 +288,12 @@ def _company(row: Row) -> Company:
     set_by, *quotas, completed, failed, cancelled = others
     retention = OwnRetention(completed=completed, failed=failed, cancelled=cancelled)
     return Company(*known, *rates, set_by, Quotas(*quotas), retention, *times)  # type: ignore[call-arg]
+
+
+def _refuse_over(company: Company, paused_until: datetime | None) -> None:
+    """Raises InvalidOption unless a company that was just written is paused until a time to come."""
+    if paused_until is not None and paused_until <= company.updated_at:
+        raise InvalidOption("paused_until", "must be a time to come: paused: false lets the company go on")
 
 
 def _for_the_audit(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from uuid import UUID
 from sqlalchemy import func, or_, select
 
 from taketurns.companies import directory
+from taketurns.engine.errors import InvalidOption
 from taketurns.engine.job import JobPause
 from taketurns.storage import audit
 from taketurns.storage.audit import Action, Actor
@@ -48,13 +49,15 @@ async def put(
     by: Actor | None = None,
 ) -> Pause | None:
     """Pause tasks of a company, or without one of all, in place of such a pause before; None when there is no such
-    company. Names a queue, a type, or both."""
+    company. Names a queue, a type, or both. Raises InvalidOption of `until` when that is over."""
     set_by = None if by is None else by.name
     async with database.transaction() as connection:
         arguments = (_named(company), queue or "", type or "", until, set_by)
         ((owner, set_at),) = await call(connection, database.schema, "pause", *arguments)
         if owner is None:
             return None
+        if until is not None and until <= set_at:
+            raise InvalidOption("until", "must be a time to come")
         paused = None if company is None else owner
         details = {"queue": queue, "type": type, "until": until}
         await audit.write(
