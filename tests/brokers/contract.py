@@ -1364,6 +1364,15 @@ class Upkeep:
             await cell.broker.retry("acme", task_id)
             assert await anext(wakeups) == {"two"}
 
+    async def test_a_request_that_is_repeated_wakes_nobody(self, cell: Cell) -> None:
+        cell.add_company("acme")
+        async with asyncio.timeout(PATIENCE), cell.broker.wakeups() as wakeups:
+            await cell.broker.enqueue("acme", [keyed_task("k")])
+            assert await anext(wakeups) == {"default"}
+            await cell.broker.enqueue("acme", [keyed_task("k")])
+            await submit(cell, "acme", queue="two")
+            assert await anext(wakeups) == {"two"}
+
     async def test_moves_of_a_watched_task_are_told_and_of_no_other(self, cell: Cell) -> None:
         company = cell.add_company("acme")
         (watched,) = ids(await cell.broker.enqueue("acme", new_tasks(delay_seconds=60), at=NOON))
