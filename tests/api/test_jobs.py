@@ -26,6 +26,7 @@ from taketurns.brokers.redis.server import Server
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
 from taketurns.companies.quotas import JobRefunds
+from taketurns.engine.broker import Broker
 from taketurns.engine.errors import BeingDeleted, Unavailable
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report, Status
@@ -302,6 +303,24 @@ async def test_a_company_has_no_more_jobs_waiting_than_it_may_and_a_refused_one_
     assert await charged(client) == (2, 1)  # reserved, and given back
     await jobs.claim(WORKER, queues=["default"], batch=10)
     await create(client)
+
+
+async def test_each_lane_is_held_to_the_limits_of_a_company_by_itself(
+    client: AsyncClient, broker: PostgresBroker, jobs: RedisBroker
+) -> None:
+    rate = {"tasks": 1, "seconds": 3600, "burst": 2}
+    await client.patch("/companies/acme", json={"maxQueued": 2, "maxInFlight": 1, "rate": rate})
+    lanes: dict[str, Broker] = {JOBS: jobs, "/companies/acme/tasks": broker}
+    for path in lanes:
+        made = [(await client.post(path, json=JOB)).status_code for _ in range(3)]
+        assert made == [201, 201, 429]
+    for lane in lanes.values():
+        for _ in range(2):
+            (held,) = await lane.claim(WORKER, queues=["default"], batch=10)
+            await lane.settle([Report(held, Outcome.COMPLETED)])
+    for path, lane in lanes.items():
+        assert (await client.post(path, json=JOB)).status_code == 201
+        assert await lane.claim(WORKER, queues=["default"], batch=10) == []
 
 
 @pytest.mark.parametrize("of", ["/companies/acme", ""])

@@ -224,9 +224,9 @@ class CompanyBody(TypedDict):
     weight: int
     paused: bool
     pausedUntil: Annotated[Time | None, Field(description="When the company goes on by itself.")]
-    maxInFlight: int | None
-    maxQueued: int | None
-    rate: RateBody | None
+    maxInFlight: Annotated[int | None, Field(description="Of tasks, and of jobs by themselves.")]
+    maxQueued: Annotated[int | None, Field(description="Of tasks, and of jobs by themselves.")]
+    rate: Annotated[RateBody | None, Field(description="Of tasks, and of jobs by themselves.")]
     requestRate: RequestRateBody | None
     quotas: QuotasBody
     retention: RetentionBody

@@ -273,7 +273,7 @@ class CompanyRate(Body):
 
 class CompanyRetention(Body):
     """For how long tasks of a company are kept after their end, by how they have ended: from a minute to ten years.
-    What is left out or null is kept as long as the workers' settings say."""
+    What is left out or null is kept as long as the workers' settings say, and so are jobs in any case."""
 
     completed_seconds: KeptSeconds | None = Field(None, alias="completedSeconds")
     failed_seconds: KeptSeconds | None = Field(None, alias="failedSeconds")
@@ -304,10 +304,14 @@ PAUSED: Final = (
     " made up for as their `missed` says."
 )
 PAUSED_UNTIL: Final = "Pauses until then, a time to come; it goes on by itself."
-MAX_QUEUED: Final = (
-    "Most tasks that may be scheduled or pending, and as many jobs; a submission that needs more is refused. null for"
-    " no limit."
+MAX_IN_FLIGHT: Final = (
+    "Most tasks at a time, and as many jobs: each lane is counted by itself. null for no limit but its share."
 )
+MAX_QUEUED: Final = (
+    "Most tasks that may be scheduled or pending, and as many jobs: each lane is counted by itself. A submission that"
+    " needs more is refused whole. null for no limit."
+)
+RATE: Final = "How many tasks may start in a time, and as many jobs: each lane is counted by itself. null for no limit."
 
 
 def _refuse_two_pauses(company: CreateCompany | ChangeCompany) -> None:
@@ -327,11 +331,9 @@ class CreateCompany(Body):
     weight: Weight = Field(1, description="Turns in each round of the rotation, beside the 1 of others.")
     paused: bool = Field(False, description=PAUSED)
     paused_until: Omittable[Moment] = Field(None, alias="pausedUntil", description=PAUSED_UNTIL)
-    max_in_flight: MaxInFlight | None = Field(
-        None, alias="maxInFlight", description="Most tasks at a time; null for no limit but its share."
-    )
+    max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description=MAX_IN_FLIGHT)
     max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
-    rate: CompanyRate | None = Field(None, description="How many may start in a time; null for no limit.")
+    rate: CompanyRate | None = Field(None, description=RATE)
     request_rate: CompanyRequestRate | None = Field(
         None, alias="requestRate", description="How many requests its keys may make in a time; null for no limit."
     )
@@ -364,9 +366,9 @@ class ChangeCompany(Body):
     weight: Omittable[Weight] = None
     paused: Omittable[bool] = Field(None, description=PAUSED)
     paused_until: Omittable[Moment] = Field(None, alias="pausedUntil", description=PAUSED_UNTIL)
-    max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description="null takes the limit away.")
+    max_in_flight: MaxInFlight | None = Field(None, alias="maxInFlight", description=MAX_IN_FLIGHT)
     max_queued: MaxQueued | None = Field(None, alias="maxQueued", description=MAX_QUEUED)
-    rate: CompanyRate | None = Field(None, description="Replaces the rate before; null takes it away.")
+    rate: CompanyRate | None = Field(None, description=f"{RATE} It replaces the one before.")
     request_rate: CompanyRequestRate | None = Field(
         None, alias="requestRate", description="Replaces the one before, within five seconds; null takes it away."
     )
