@@ -40,6 +40,7 @@ _VALUES = {
     "TEXT": "gen_random_uuid()::text",
     "VARCHAR(64)": "gen_random_uuid()::text",
     "TIMESTAMP WITH TIME ZONE": "now()",
+    "JSON": "'{}'",
     "JSONB": "'{}'",
     "BYTEA": "''",
     "BOOLEAN": "false",

@@ -28,7 +28,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAMING = {
@@ -132,7 +132,8 @@ class Task(Base):
     `finished_at` set and `stopped_as` empty means completed. `reserved_at` says that the task is charged to the hour,
     the day and the month of that moment; it is empty when its company had no quotas, and again once it is refunded. The
     end of a task that completes leaves the columns of every index alone, so that the second write stays a heap-only
-    update: that is why no index knows when tasks have ended.
+    update: that is why no index knows when tasks have ended. Payload and result are JSON as it was sent: nothing in the
+    database looks into them, and `jsonb` would take them apart to put them together again.
     """
 
     __tablename__ = "tasks"
@@ -173,7 +174,7 @@ class Task(Base):
     run_after: Mapped[datetime]
     max_retries: Mapped[int] = mapped_column(Integer)
     timeout_seconds: Mapped[float | None] = mapped_column(Double)
-    payload: Mapped[dict[str, Any]]
+    payload: Mapped[dict[str, Any]] = mapped_column(JSON)
     request_id: Mapped[str | None]
     traceparent: Mapped[str | None]
     schedule_id: Mapped[UUID | None]
@@ -187,7 +188,7 @@ class Task(Base):
     retry_count: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     event_number: Mapped[int] = mapped_column(Integer, server_default=text("1"))
     worker_id: Mapped[UUID | None]
-    result: Mapped[Any | None] = mapped_column(JSONB)
+    result: Mapped[Any | None] = mapped_column(JSON)
     error: Mapped[str | None]
     error_fingerprint: Mapped[str | None]
     reserved_at: Mapped[datetime | None]

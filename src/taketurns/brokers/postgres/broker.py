@@ -140,7 +140,7 @@ class PostgresBroker:
             _seconds(report.delay_seconds for report in ordered),
             at,
         )
-        return {task_id for _, task_id in rows}
+        return {task_id for (task_id,) in rows}
 
     async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
         ordered = sorted(tasks, key=_order)

@@ -191,7 +191,7 @@ begin
         insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
             request_id, traceparent, schedule_id, unique_key, created_at, reserved_at)
         values (owner, task_ids[1], types[1], queues[1], priorities[1], due, max_retries[1], timeouts[1],
-            payloads[1]::jsonb, of_request, of_trace, of_schedule, uniques[1], moment,
+            payloads[1]::json, of_request, of_trace, of_schedule, uniques[1], moment,
             case when is_charged then moment end);
         if due > moment then
             insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
@@ -217,7 +217,7 @@ begin
             insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
                 request_id, traceparent, schedule_id, tags, unique_key, created_at, reserved_at)
             select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
-                i.payload::jsonb, of_request, of_trace, of_schedule, i.tags, i.unique_key, moment,
+                i.payload::json, of_request, of_trace, of_schedule, i.tags, i.unique_key, moment,
                 case when is_charged then moment end
             from item i
         ), tagged as (

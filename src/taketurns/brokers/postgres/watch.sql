@@ -34,6 +34,14 @@ begin
 end
 $$;
 
+-- Whether any task is watched. Safe because it is volatile: it looks when it is called, not when the statement that calls
+-- it began; so it is to be called when rows have been moved. Lives on watches_until_idx.
+create or replace function somebody_watches() returns boolean
+language sql volatile
+set search_path from current
+set enable_seqscan = off
+as $$ select exists (select from watches w where w.until > clock_timestamp()) $$;
+
 -- Tell of these tasks, which were moved in this transaction, if they are watched.
 -- Safe because it is volatile: it looks when the rows are moved, not when the statement that calls it began.
 -- Lives on watches_until_idx, whose end says that nobody watches anything, and watches_pkey.
