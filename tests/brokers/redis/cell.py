@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 import redis
 
 from taketurns.brokers.redis import RedisBroker, scripts
-from taketurns.brokers.redis.replies import microseconds
+from taketurns.brokers.redis.replies import Submitted, microseconds
 from taketurns.brokers.redis.server import Server, cell_key
 from taketurns.engine import turns
 from taketurns.engine.rate import Bucket, Rate, owed, starts_left
@@ -20,6 +21,21 @@ from taketurns.engine.task import TERMINAL, Status
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import Move
 from tests.brokers.places import exact
+
+
+def submitted(told: str) -> Submitted:
+    return Submitted(*json.loads(told.partition("\n")[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The first line of how a job ended."""
+
+    status: str
+    started_at: int | None
+    finished_at: int
+    expires_at: int
+    error: str | None
 
 
 class RedisCell:
@@ -143,39 +159,39 @@ class RedisCell:
         return next(company_id for company_id, name in self._slugs.items() if name == slug)
 
     def company_of(self, task_id: UUID) -> UUID:
-        return next(
-            company for company in self._slugs if self.client.sismember(self.key("jobs", company), str(task_id))
-        )
-
-    def job(self, task_id: UUID) -> dict[str, str]:
-        """The fields of a job, none when it is forgotten."""
-        jobs: list[dict[str, str]] = [self.client.hgetall(self.key("job", company, task_id)) for company in self._slugs]
-        return next((job for job in jobs if job), {})
+        return next(company for company in self._slugs if self.client.hexists(self.key("jobs", company), str(task_id)))
 
     def status(self, task_id: UUID) -> Status | None:
-        job = self.job(task_id)
-        return Status(job["status"]) if job else None
+        told = self._look(task_id)
+        return Status(told[0]) if told else None
 
     def result(self, task_id: UUID) -> object:
-        result = self.job(task_id).get("result")
-        return None if result is None else json.loads(result)
+        _, _, ended = self._look(task_id) or ("", "", None)
+        _, is_told, result = (ended or "").partition("\n")
+        return json.loads(result) if is_told else None
 
     def error(self, task_id: UUID) -> str | None:
-        return self.job(task_id).get("error")
+        status, _, ended = self._look(task_id) or ("", "", None)
+        return Ended(*json.loads(ended.partition("\n")[0])).error if ended and status in TERMINAL else None
 
     def retries(self, task_id: UUID) -> int:
-        return int(self.job(task_id)["retry_count"])
+        told = self._look(task_id)
+        assert told is not None
+        return submitted(told[1]).retries
+
+    def _look(self, task_id: UUID) -> tuple[str, str, str | None] | None:
+        """What the script `job` tells."""
+        jobs = (self.run("job", f"{company}:{task_id}", "") for company in self._slugs)
+        return next((tuple(told) for told in jobs if told), None)
 
     def history(self, task_id: UUID) -> list[Move]:
-        moves = [
-            json.loads(row)
-            for company in self._slugs
-            for row in self.client.lrange(self.key("events", company, task_id), 0, -1)
-        ]
+        histories = [self.run("job_events", f"{company}:{task_id}") or [] for company in self._slugs]
+        moves = [json.loads(row) for history in histories for row in history]
         return [Move(number, kind) for number, kind, *_ in moves]
 
     def standing(self) -> Counter[Status]:
-        return Counter(Status(job["status"]) for job in self._jobs().values())
+        places = self._places()
+        return Counter(Status(places[name][0]) for name in self._jobs())
 
     def clear(self) -> None:
         with self.client.pipeline(transaction=False) as pipeline:
@@ -190,7 +206,6 @@ class RedisCell:
         return [
             *self._told_twice(jobs),
             *self._gaps(jobs),
-            *self._kept_wrongly(jobs),
             *self._out_of_turn(),
         ]
 
@@ -199,13 +214,36 @@ class RedisCell:
         self._slugs[company_id] = str(company_id)
         return self.contradictions()
 
-    def _jobs(self) -> dict[str, dict[str, str]]:
-        found = {
-            f"{company}:{task_id}": self.client.hgetall(self.key("job", company, task_id))
+    def _jobs(self) -> dict[str, Submitted]:
+        return {
+            f"{company}:{task_id}": submitted(told)
             for company in self._slugs
-            for task_id in self.client.smembers(self.key("jobs", company))
+            for task_id, told in self.client.hgetall(self.key("jobs", company)).items()
         }
-        return {name: job for name, job in found.items() if job}
+
+    def _ends(self) -> dict[str, Ended]:
+        return {
+            f"{company}:{task_id}": Ended(*json.loads(told.partition("\n")[0]))
+            for company in self._slugs
+            for task_id, told in self.client.hgetall(self.key("ends", company)).items()
+        }
+
+    def _places(self) -> dict[str, list[str]]:
+        """Where each job stands."""
+        places: dict[str, list[str]] = {}
+        standing: dict[str, Iterable[str]] = {
+            "scheduled": self.client.zrange(self.key("scheduled"), 0, -1),
+            "processing": self.client.hkeys(self.key("processing")),
+            "pending": [
+                f"{company}:{member.split(':', 2)[1]}"
+                for (company, _), line in self._lines().items()
+                for member in line
+            ],
+        } | {end: self.client.zrange(self.key("ended", end), 0, -1) for end in TERMINAL}
+        for status, names in standing.items():
+            for name in names:
+                places.setdefault(name, []).append(status)
+        return places
 
     def _lines(self) -> dict[tuple[str, str], dict[str, float]]:
         """What waits, by company and queue."""
@@ -216,56 +254,44 @@ class RedisCell:
             lines[company, queue] = dict(self.client.zrange(key, 0, -1, withscores=True))
         return lines
 
-    def _told_twice(self, jobs: dict[str, dict[str, str]]) -> Iterator[str]:
-        """A job stands in one place, which is the one that its status says, and nothing else stands anywhere."""
-        places: dict[str, list[str]] = {name: [] for name in jobs}
-        standing: dict[str, list[str]] = {"scheduled": self.client.zrange(self.key("scheduled"), 0, -1)}
-        standing["processing"] = list(self.client.smembers(self.key("processing")))
-        for end in TERMINAL:
-            standing[end] = self.client.zrange(self.key("ended", end), 0, -1)
-        standing["pending"] = []
+    def _told_twice(self, jobs: dict[str, Submitted]) -> Iterator[str]:
+        """A job stands in one place, and nothing else stands anywhere."""
+        places, ends = self._places(), self._ends()
+        for name in jobs.keys() | places.keys() | ends.keys():
+            found = places.get(name, [])
+            if name not in jobs or len(found) != 1 or (found[0] in TERMINAL) is not (name in ends):
+                yield f"{name} stands in {found} as {jobs.get(name)}, and ended as {ends.get(name)}"
+            elif name in ends and ends[name].status != found[0]:
+                yield f"{name} ended as {ends[name]} and stands in {found}"
         for (company, queue), line in self._lines().items():
             for member, priority in line.items():
                 run_after, task_id, type = member.split(":", 2)
-                standing["pending"].append(f"{company}:{task_id}")
-                job = jobs.get(f"{company}:{task_id}", {})
-                told = (job.get("aside", job.get("queue")), job.get("priority"), job.get("type"))
-                if told != (queue, str(int(priority)), type) or int(run_after) != int(job["run_after"]):
-                    yield f"a place in line and its job differ: {member} {job}"
-        for status, names in standing.items():
-            for name in names:
-                places.setdefault(name, []).append(status)
-        for name, found in places.items():
-            if name not in jobs or found != [jobs[name]["status"]]:
-                yield f"{name} stands in {found} as {jobs.get(name)}"
-        processing = set(standing["processing"])
+                job = jobs[f"{company}:{task_id}"]
+                lines = {job.queue, f"!{job.type}!{job.queue}"}
+                if (job.type, job.priority, job.run_after) != (type, priority, int(run_after)) or queue not in lines:
+                    yield f"a place in line and its job differ: {queue} {member} {job}"
+        claims = self.client.hgetall(self.key("processing"))
         held = {
             f"{company}:{task_id}"
             for company in self._slugs
             for task_id in self.client.smembers(self.key("held", company))
         }
-        hands = {f"{jobs[name]['worker_id']} {name}" for name in processing if name in jobs}
+        hands = {f"{claim.split(' ')[1]} {name}" for name, claim in claims.items()}
         prefix = self.key("hands", "")
         told_hands = {
             f"{key.removeprefix(prefix)} {name}"
             for key in self.client.scan_iter(match=f"{prefix}*", count=1_000)
             for name in self.client.smembers(key)
         }
-        if not (processing == held and hands == told_hands):
-            yield f"what runs is told in different ways: {processing} {held} {hands} {told_hands}"
+        if not (claims.keys() == held and hands == told_hands):
+            yield f"what runs is told in different ways: {claims} {held} {hands} {told_hands}"
 
-    def _gaps(self, jobs: dict[str, dict[str, str]]) -> Iterator[str]:
+    def _gaps(self, jobs: dict[str, Submitted]) -> Iterator[str]:
+        """Nothing is appended to the history of a smooth life."""
         for name, job in jobs.items():
             numbers = [json.loads(row)[0] for row in self.client.lrange(self.key("events", name), 0, -1)]
-            if numbers != list(range(1, int(job["event_number"]) + 1)):
+            if numbers != ([] if job.moves == 1 else list(range(1, job.moves + 1))):
                 yield f"the history of {name} has gaps, or another end than the job: {numbers} {job}"
-
-    def _kept_wrongly(self, jobs: dict[str, dict[str, str]]) -> Iterator[str]:
-        """What has ended is kept for a time, what has not for as long as it takes."""
-        for name, job in jobs.items():
-            for key in (self.key("job", name), self.key("events", name)):
-                if (self.client.pttl(key) > 0) is not (job["status"] in TERMINAL):
-                    yield f"{key} of a {job['status']} job is kept for {self.client.pttl(key)} ms"
 
     def _is_paused(self, company: str, queue: str) -> bool:
         return bool(self.client.hexists(self.key("pauses", company), f"{queue}!"))

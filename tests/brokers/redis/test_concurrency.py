@@ -40,16 +40,16 @@ local function claim()
 {CLAIM}
 end
 local before = seen(cjson.decode(ARGV[5]))
-local taken = claim()[1]
+local answer = claim()
 local held, turns = {{}}, {{}}
 for _, company in ipairs(redis.call('SMEMBERS', key('companies'))) do
   held[company] = redis.call('SCARD', key('held', company))
 end
-for _, turn in ipairs(taken) do
-  table.insert(turns, {{ turn[5][2], turn[1] }})
+for place = 1, #answer[1], 2 do
+  table.insert(turns, {{ read_job(answer[1][place + 1]).queue, company_of(answer[1][place]) }})
 end
 redis.call('RPUSH', key('watched'), cjson.encode({{ cjson.decode(ARGV[5]), tonumber(ARGV[4]), before, turns, held }}))
-return taken
+return {{ answer[1], answer[4] }}
 """,
     )
 )
@@ -84,7 +84,8 @@ def watched(cell: RedisCell) -> list[Watched]:
 async def claim_watched(cell: RedisCell, batch: int, *, queues: list[str] | None = None) -> list[ClaimedTask]:
     token = uuid4()
     arguments = claim_arguments(UUID(int=1), token, queues=queues or ["default"], batch=batch, lost_lifetime=1_000)
-    return [replies.claimed(row, token) for row in await cell.broker.server.run(WATCHED, *arguments)]
+    taken, claimed_at = await cell.broker.server.run(WATCHED, *arguments)
+    return list(replies.claimed(taken, token, claimed_at))
 
 
 async def run_claimers(count: int, seed: int, step: Callable[[random.Random], Awaitable[None]]) -> None:

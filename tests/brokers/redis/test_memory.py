@@ -42,10 +42,13 @@ async def test_jobs_that_ended_are_kept_for_their_time_whatever_they_went_throug
     await through_all_states(cell, 300)
     assert cell.standing().keys() == {Status.COMPLETED, Status.FAILED, Status.CANCELLED}
     assert cell.contradictions() == []
-    for name in cell.client.scan_iter(match=cell.key("job", "*"), count=10_000):
-        status = cell.client.hget(name, "status")
-        most = DAY if status == "completed" else 7 * DAY
-        assert 0 < cell.client.pttl(name) <= most.total_seconds() * 1_000
+    (company,) = cell.client.smembers(cell.key("companies"))
+    async for ids_of_some in cell.broker.job_ids(UUID(company)):
+        for job_id in ids_of_some:
+            job = await cell.broker.job(UUID(company), job_id)
+            assert job is not None
+            assert job.finished_at is not None
+            assert job.expires_at == job.finished_at + (DAY if job.status is Status.COMPLETED else 7 * DAY)
 
 
 async def test_a_job_that_is_run_again_is_not_forgotten_meanwhile(cell: RedisCell) -> None:
@@ -60,7 +63,9 @@ async def test_a_job_that_is_run_again_is_not_forgotten_meanwhile(cell: RedisCel
     assert job.expires_at == job.finished_at + 7 * DAY
     await cell.broker.retry("acme", job_id)
     assert await cell.broker.dead_letters() == []
-    assert cell.client.pttl(cell.key("job", company, job_id)) == -1
+    again = await cell.broker.job(company, job_id)
+    assert again is not None
+    assert (again.finished_at, again.expires_at) == (None, None)
     assert cell.contradictions() == []
 
 
@@ -69,14 +74,16 @@ async def test_nothing_but_companies_is_left_when_the_time_of_all_jobs_is_up(cel
     short = timedelta(milliseconds=1)
     cell.broker = RedisBroker(cell.broker.server, completed_lifetime=short, stopped_lifetime=short, key_lifetime=short)
     await through_all_states(cell, 100)
-    await eventually(lambda: not list(cell.client.scan_iter(match=cell.key("job", "*"), count=10_000)))
+    (company,) = cell.client.smembers(cell.key("companies"))
+    gone = list(cell.client.hkeys(cell.key("jobs", company)))
+    assert len(gone) == 100
+    await eventually(lambda: not any(cell.status(UUID(job_id)) for job_id in gone))
     for _ in range(3):
         await cell.broker.prune(kept(DAY))
     await cell.broker.claim(WORKER, queues=["default"], batch=1)
     await cell.broker.prune(kept(DAY))
     await cell.broker.beats()
     left = set(cell.client.scan_iter(match=f"{cell.prefix}:*", count=10_000))
-    (company,) = cell.client.smembers(cell.key("companies"))
     assert left == {cell.key(name) for name in ("companies", "slugs", "weight", f"company:{company}")}
 
 

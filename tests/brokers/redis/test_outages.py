@@ -126,7 +126,7 @@ async def test_a_job_whose_answer_was_lost_is_found_by_its_id(valkey: Valkeys, o
         await cell.broker.enqueue("acme", [task])
     server.go_on()
 
-    await eventually(lambda: cell.client.exists(cell.key("job", COMPANY, job_id)))
+    await eventually(lambda: cell.client.hexists(cell.key("jobs", COMPANY), str(job_id)))
     (again,) = await cell.broker.enqueue("acme", [task])
     assert (again.task_id, again.replayed) == (job_id, True)
     assert await claim(cell.broker) == [*first, job_id]

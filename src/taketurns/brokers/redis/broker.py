@@ -71,28 +71,16 @@ class RedisBroker:
         traceparent: str | None = None,
         at: datetime | None = None,
     ) -> list[Enqueued]:
-        arguments = [
+        ids = [task.task_id or new_id() for task in tasks]
+        rows = [replies.new_job(task, job_id) for task, job_id in zip(tasks, ids, strict=True)]
+        rest = [replies.rest_of_job(task, request_id=request_id, traceparent=traceparent) for task in tasks]
+        arguments = (
             microseconds(at),
             replies.company(company),
             milliseconds(self.key_lifetime),
-            optional(request_id),
-            optional(traceparent),
-        ]
-        for task in tasks:
-            arguments += [
-                str(task.task_id or new_id()),
-                task.type,
-                task.payload,
-                task.queue,
-                task.priority,
-                optional(microseconds(task.run_after) or None),
-                optional(None if task.delay_seconds is None else round(task.delay_seconds * 1_000_000)),
-                task.max_retries,
-                optional(task.timeout_seconds),
-                optional(task.idempotency_key),
-                task.fingerprint or "",
-                microseconds(task.reserved_at),
-            ]
+            orjson.dumps(rows),
+            *rest,
+        )
         (outcome, *told), doubt = await self._ask("enqueue", *arguments)
         if outcome == b"unknown":
             raise UnknownCompany(company)
@@ -102,8 +90,7 @@ class RedisBroker:
             raise IdempotencyConflict(told[0], of=len(tasks))
         if outcome == b"full":
             raise QueueFull(*told)
-        company_id, rows = told
-        made = [replies.enqueued(company_id, position, row) for position, row in enumerate(rows)]
+        made = replies.enqueued(ids, *told)
         if doubt:
             raise Unconfirmed(doubt, [task.task_id for task in made])
         return made
@@ -127,9 +114,9 @@ class RedisBroker:
             lost_lifetime=self._stopped_lifetime,
             at=at,
         )
-        taken, lost, again_at = await self.server.call("claim", *arguments)
+        taken, lost, again_at, claimed_at = await self.server.call("claim", *arguments)
         self._tell(lost)
-        return Claimed((replies.claimed(row, token) for row in taken), again_at=moment(again_at))
+        return Claimed(replies.claimed(taken, token, claimed_at), again_at=moment(again_at))
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
         told = [
@@ -183,7 +170,7 @@ class RedisBroker:
         return replies.ids(await self.server.call("overdue", microseconds(at), round(seconds * 1_000_000)))
 
     async def held(self, worker_id: UUID) -> list[ClaimedTask]:
-        return [replies.held(row) for row in await self.server.call("held", str(worker_id))]
+        return [replies.held(*row) for row in await self.server.call("held", str(worker_id))]
 
     async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:
         count, queues, next_due, lost = await self.server.call(
@@ -270,30 +257,31 @@ class RedisBroker:
     async def job(self, company_id: UUID, job_id: UUID, *, confirmed: bool = False) -> Job | None:
         name, doubt = replies.name(company_id, job_id), None
         if confirmed:
-            told, doubt = await self._ask("job", name)
-            fields = dict(zip(told[::2], told[1::2], strict=True))
+            told, doubt = await self._ask("job", name, "vouch")
         else:
-            fields = await self.server.command("HGETALL", self.server.key("job", name))
-        job = replies.job(company_id, job_id, fields)
+            told = await self.server.call("job", name, "")
+        job = None if told is None else replies.job(company_id, job_id, *told)
         if doubt and job is not None:
             raise Unconfirmed(doubt, [job_id])
         return job
 
     async def job_events(self, company_id: UUID, job_id: UUID, *, after: int = 0) -> list[JobEvent] | None:
-        name = replies.name(company_id, job_id)
-        rows = await self.server.command("LRANGE", self.server.key("events", name), after, -1)
-        if not rows and not await self.server.command("EXISTS", self.server.key("job", name)):
-            return None
-        return [replies.event(row) for row in rows]
+        rows = await self.server.call("job_events", replies.name(company_id, job_id))
+        return None if rows is None else [replies.event(row) for row in rows[after:]]
 
     async def job_ids(self, company_id: UUID) -> AsyncIterator[list[UUID]]:
-        async for names in self._members(self.server.key("jobs", company_id), at_a_time=JOBS_AT_A_TIME):
-            yield [UUID(name.decode()) for name in names]
+        cursor = "0"
+        while True:
+            cursor, names = await self.server.call("job_ids", str(company_id), cursor, JOBS_AT_A_TIME)
+            if names:
+                yield [UUID(name.decode()) for name in names]
+            if int(cursor) == 0:
+                return
 
     async def known_key(self, company_id: UUID, key: str) -> KnownKey | None:
         name = self.server.key("key", company_id, key)
         job_id, fingerprint = await self.server.command("HMGET", name, "id", "fingerprint")
-        return KnownKey(UUID(job_id.decode()), fingerprint) if job_id else None
+        return KnownKey(UUID(job_id.decode()), bytes.fromhex(fingerprint.decode())) if job_id else None
 
     async def put_company(self, company: JobCompany, *, instead_of: datetime | None = None) -> None:
         rate = company.rate

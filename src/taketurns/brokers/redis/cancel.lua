@@ -7,20 +7,21 @@ local moment, company, lifetime = moment_of(ARGV[1]), company_named(ARGV[2]), to
 if not company then
   return false
 end
-local job = company .. ':' .. ARGV[3]
-local status, worker = unpack(redis.call('HMGET', key('job', job), 'status', 'worker_id'))
+local name = company .. ':' .. ARGV[3]
+local status, job, claim = look_up(name)
 if status == 'scheduled' then
-  leave_schedule(job)
+  leave_schedule(name)
 elseif status == 'pending' then
-  step_out_of_line(job)
+  step_out_of_line(name, job)
 elseif status == 'processing' then
-  let_go(job, worker)
+  let_go(name, claim.worker)
 else
   if status == 'cancelled' then
     vouch()
   end
-  return status
+  return status or false
 end
-finish(job, 'cancelled', moment, lifetime)
+finish(name, job, 'cancelled', moment, lifetime, claim and claim.started_at)
+free_hands()
 weigh(company)
 return 'cancelled'

@@ -5,8 +5,9 @@
 --
 --   companies            set of ids                         company:<id>      hash: slug, weight, paused, limits,
 --                                                                             updated_at
---   slugs                hash: slug to id                    jobs:<company>    set of ids
---   job:<company>:<id>   hash: all of a job                  events:<company>:<id>   list of its moves
+--   slugs                hash: slug to id
+--   jobs:<company>       hash: id to what was submitted      ends:<company>    hash: id to how it ended
+--   events:<company>:<id>   list of a job's moves, once it has had an unusual one: see `remember`
 --   scheduled            jobs by due time                    line:<company>:<queue>  pending jobs by priority
 --   later:<company>      set of ids of scheduled jobs        asides:<company>  set of lines that were set aside
 --   lines:<company>      set of queues with pending jobs     waiting           set of companies that may be served one
@@ -20,23 +21,35 @@
 --   bucket:<company>     hash: what a company with a rate owes since its last start
 --   rotations            hash: queue to the place that its rotation has reached
 --   weights, weight      the weight of each company that waits or runs, and their sum
---   processing, held:<company>, hands:<worker>   sets of jobs that are running
---   ended:<status>       jobs by the time they ended         key:<company>:<key>, keys   idempotency keys, by expiry
+--   processing           hash: running jobs to their claims  held:<company>    set of ids of running jobs
+--   hands:<worker>       set of running jobs                 ended:<status>    jobs by the time they ended
+--   key:<company>:<key>, keys   idempotency keys, by expiry
 --   workers, lease:<id>  leases                              types, parked     types published, lines set aside
---   watch:<company>:<id> there while somebody watches a job                 vouched    for a moment: see `vouch`
+--   watch:<company>:<id> there while somebody watches a job  watching          there while somebody watches any
+--   vouched              for a moment: see `vouch`
 --   closed:<company>     there while the company is being deleted: no jobs of it are taken
 --   refunds              `<job>:<reserved_at>` whose quota is to be given back, by the time the job ended
 --
--- Of a job, `reserved_at` is the moment that names the periods which it is charged to, and empty when it is charged to
--- none; a job without it, or without its payload, has lost something: see `bury`.
+-- A job's status is where it stands: in `ends`, in `processing`, in `scheduled`, or else in a line, so a claim writes
+-- nothing into the job itself, and its end only how it ended (decisions/0024).
+--   A job    [moves told, retries, rescues, run_after, created_at, reserved_at, priority, max_retries, timeout_seconds,
+--            queue, type, request_id, traceparent] and, on the next line, its payload; see `read_job`
+--   A claim  <token> <worker> <started_at>
+--   An end   [status, started_at, finished_at, expires_at, error] and, on the next line, its result if it has one
+-- `reserved_at` is the moment that names the periods which a job is charged to, null when it is charged to none.
 --
 -- A job is named `<company>:<id>` wherever jobs of several companies stand. Times are whole microseconds since 1970,
 -- which a double holds exactly until the year 2255.
 
 local cell = KEYS[1]
 
-local function key(...)
-  return cell .. ':' .. table.concat({ ... }, ':')
+local function key(kind, name, detail)
+  if detail then
+    return cell .. ':' .. kind .. ':' .. name .. ':' .. detail
+  elseif name then
+    return cell .. ':' .. kind .. ':' .. name
+  end
+  return cell .. ':' .. kind
 end
 
 local function whole(number)
@@ -49,12 +62,62 @@ local function optional(argument)
   end
 end
 
-local function moment_of(at)
-  if at ~= '' then
-    return tonumber(at)
+local read_now
+local function now()
+  if not read_now then
+    local time = redis.call('TIME')
+    read_now = time[1] * 1000000 + time[2]
   end
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
+  return read_now
+end
+
+local function moment_of(at)
+  return at ~= '' and tonumber(at) or now()
+end
+
+-- Commands that take many values are given all of them at once, or as many as a script may hold on its stack.
+local AT_ONCE = 1000
+
+local function write(command, name, values)
+  for first = 1, #values, AT_ONCE do
+    redis.call(command, name, unpack(values, first, math.min(first + AT_ONCE - 1, #values)))
+  end
+end
+
+local function read(command, name, fields)
+  if #fields <= AT_ONCE then
+    return #fields > 0 and redis.call(command, name, unpack(fields)) or {}
+  end
+  local told = {}
+  for first = 1, #fields, AT_ONCE do
+    local last = math.min(first + AT_ONCE - 1, #fields)
+    for _, value in ipairs(redis.call(command, name, unpack(fields, first, last))) do
+      table.insert(told, value)
+    end
+  end
+  return told
+end
+
+-- Writes that nothing of a verb reads again are put together, each command on each key once, until `write_all`.
+local soon_of, soon_in_order = {}, {}
+
+local function soon(command, name, ...)
+  local writes = soon_of[command .. name]
+  if not writes then
+    writes = { command = command, name = name }
+    soon_of[command .. name] = writes
+    table.insert(soon_in_order, writes)
+  end
+  for place = 1, select('#', ...) do
+    writes[#writes + 1] = select(place, ...)
+  end
+end
+
+local function write_all()
+  for _, writes in ipairs(soon_in_order) do
+    write(writes.command, writes.name, writes)
+  end
+  soon_of, soon_in_order = {}, {}
 end
 
 local function company_of(job)
@@ -115,6 +178,16 @@ local function weigh(company)
       redis.call('HSET', key('weights'), company, weight)
     else
       redis.call('HDEL', key('weights'), company)
+    end
+  end
+end
+
+-- The same for many: those who wait are counted already.
+local function weigh_all(companies)
+  local waits = read('SMISMEMBER', key('waiting'), companies)
+  for place, company in ipairs(companies) do
+    if waits[place] == 0 then
+      weigh(company)
     end
   end
 end
@@ -229,7 +302,7 @@ local function join(company, queue)
   end
   place = place or redis.call('HGET', key('rotations'), queue)
   local joined = redis.call('ZADD', key('turns', queue), 'NX', place, company)
-  stand_or_rest(company, moment_of(''))
+  stand_or_rest(company, now())
   return joined
 end
 
@@ -261,55 +334,139 @@ local function id_in_line(member)
   return string.sub(member, 20, 55)
 end
 
+-- A queue of this company has run out of jobs, and has left the rotation.
+local function close_line(company, queue)
+  redis.call('SREM', key('lines', company), queue)
+  if redis.call('EXISTS', key('lines', company)) == 0 then
+    redis.call('SREM', key('waiting'), company)
+    redis.call('ZREM', key('rests'), company)
+  elseif redis.call('SISMEMBER', key('pausing'), company) == 1 then
+    stand_or_rest(company, now())  -- what it still has may be paused
+  end
+end
+
 -- Whether a queue of this company has run out of jobs; then it leaves the rotation.
 local function look_for_end_of_line(company, queue)
   if redis.call('EXISTS', key('line', company, queue)) == 1 then
     return false
   end
   leave(company, queue)
-  redis.call('SREM', key('lines', company), queue)
-  if redis.call('EXISTS', key('lines', company)) == 0 then
-    redis.call('SREM', key('waiting'), company)
-    redis.call('ZREM', key('rests'), company)
-  elseif redis.call('SISMEMBER', key('pausing'), company) == 1 then
-    stand_or_rest(company, moment_of(''))  -- what it still has may be paused
-  end
+  close_line(company, queue)
   return true
 end
 
-local function stand_in_line(job)
-  local company = company_of(job)
-  local queue, priority, run_after, type =
-    unpack(redis.call('HMGET', key('job', job), 'queue', 'priority', 'run_after', 'type'))
-  redis.call('HSET', key('job', job), 'status', 'pending')
-  redis.call('ZADD', key('line', company, queue), priority, place_in_line(run_after, id_of(job), type))
-  if redis.call('SADD', key('lines', company), queue) == 1 and may_be_served(company) then
-    join(company, queue)
-  end
-  return queue
+-- A job as it was submitted: read into a table, and written again from it. What no verb changes stays as it is told.
+local NUMBERS = '^%[(%d+),(%d+),(%d+),(%d+),(%d+),(%w+),(.*)$'
+
+local function read_job(told)
+  local number, retries, rescues, run_after, created_at, reserved_at, rest = string.match(told, NUMBERS)
+  local priority, _, _, queue, type = unpack(cjson.decode('[' .. string.match(rest, '^[^\n]*')))
+  return {
+    number = tonumber(number), retries = tonumber(retries), rescues = tonumber(rescues), run_after = run_after,
+    created_at = created_at, reserved_at = reserved_at, priority = priority, queue = queue, type = type, rest = rest,
+    told = told,
+  }
 end
 
-local function step_out_of_line(job)
-  local company = company_of(job)
-  local queue, run_after, type, aside =
-    unpack(redis.call('HMGET', key('job', job), 'queue', 'run_after', 'type', 'aside'))
-  redis.call('ZREM', key('line', company, aside or queue), place_in_line(run_after, id_of(job), type))
-  if aside then
-    redis.call('HDEL', key('job', job), 'aside')
+local function job_of(name)
+  local told = redis.call('HGET', key('jobs', company_of(name)), id_of(name))
+  return told and read_job(told) or nil
+end
+
+local function put_job(name, job)
+  local told = string.format('[%d,%d,%d,%s,%s,%s,%s', job.number, job.retries, job.rescues, job.run_after,
+    job.created_at, job.reserved_at, job.rest)
+  soon('HSET', key('jobs', company_of(name)), id_of(name), told)
+end
+
+local function read_claim(told)
+  local token, worker, started_at = string.match(told, '^(%S+) (%S+) (%d+)$')
+  return { token = token, worker = worker, started_at = started_at, told = told }
+end
+
+local function end_of(name)
+  return redis.call('HGET', key('ends', company_of(name)), id_of(name))
+end
+
+-- Where a job stands, nil when there is none or its time is up; with that its record, and how it is claimed or ended.
+local function look_up(name)
+  local job, ended = job_of(name), end_of(name)
+  if not job then
+    return nil
+  elseif ended then
+    local status, started_at, finished_at, expires_at = string.match(ended, '^%["(%a+)",(%w+),(%d+),(%d+),')
+    if tonumber(expires_at) <= now() then
+      return nil
+    end
+    local error = cjson.decode(string.match(ended, '^[^\n]*'))[5]
+    return status, job, {
+      started_at = started_at ~= 'null' and started_at or nil, finished_at = finished_at, told = ended,
+      error = error ~= cjson.null and error or nil,
+    }
+  end
+  local claim = redis.call('HGET', key('processing'), name)
+  if claim then
+    return 'processing', job, read_claim(claim)
+  end
+  return redis.call('ZSCORE', key('scheduled'), name) and 'scheduled' or 'pending', job
+end
+
+-- The line that a job of this type waits in while it is set aside: no queue can be called so.
+local function aside_of(queue, type)
+  return '!' .. type .. '!' .. queue
+end
+
+local function tell_work(queues)
+  for queue in pairs(queues) do
+    redis.call('PUBLISH', key('work'), queue)
+  end
+end
+
+-- A job stands in its line once the writes are done; then `join_lines` is to be called.
+local joining = {}
+
+local function stand_in_line(name, job)
+  local company = company_of(name)
+  soon('ZADD', key('line', company, job.queue), job.priority, place_in_line(job.run_after, id_of(name), job.type))
+  joining[company] = joining[company] or {}
+  joining[company][job.queue] = true
+end
+
+-- Writes all, lets companies that have got work join the rotations, and tells of it.
+local function join_lines()
+  write_all()
+  local told = {}
+  for company, queues in pairs(joining) do
+    for queue in pairs(queues) do
+      if redis.call('SADD', key('lines', company), queue) == 1 and may_be_served(company) then
+        join(company, queue)
+        weigh(company)
+      end
+      told[queue] = true
+    end
+  end
+  tell_work(told)
+  return told
+end
+
+local function step_out_of_line(name, job)
+  local company, place = company_of(name), place_in_line(job.run_after, id_of(name), job.type)
+  if redis.call('ZREM', key('line', company, job.queue), place) == 1 then
+    look_for_end_of_line(company, job.queue)
   else
-    look_for_end_of_line(company, queue)
+    redis.call('ZREM', key('line', company, aside_of(job.queue, job.type)), place)
   end
 end
 
-local function stand_on_schedule(job, run_after)
-  redis.call('HSET', key('job', job), 'status', 'scheduled', 'run_after', whole(run_after))
-  redis.call('ZADD', key('scheduled'), whole(run_after), job)
-  redis.call('SADD', key('later', company_of(job)), id_of(job))
+local function stand_on_schedule(name, job, run_after)
+  job.run_after = whole(run_after)
+  soon('ZADD', key('scheduled'), job.run_after, name)
+  soon('SADD', key('later', company_of(name)), id_of(name))
 end
 
-local function leave_schedule(job)
-  redis.call('ZREM', key('scheduled'), job)
-  redis.call('SREM', key('later', company_of(job)), id_of(job))
+local function leave_schedule(name)
+  soon('ZREM', key('scheduled'), name)
+  soon('SREM', key('later', company_of(name)), id_of(name))
 end
 
 -- How many jobs of a company are scheduled or pending, by a look at each of its lines, however long they are.
@@ -323,92 +480,147 @@ local function queued(company)
   return number
 end
 
-local function let_go(job, worker)
-  redis.call('SREM', key('processing'), job)
-  redis.call('SREM', key('held', company_of(job)), id_of(job))
-  redis.call('SREM', key('hands', worker), job)
-  redis.call('HDEL', key('job', job), 'claim_token', 'worker_id')
-  if tonumber(redis.call('ZSCORE', key('rests'), company_of(job)) or 0) == math.huge then
-    stand_or_rest(company_of(job), moment_of(''))
+-- A job is let go once the writes are done; then `free_hands` is to be called.
+local freeing = {}
+
+local function let_go(name, worker)
+  soon('HDEL', key('processing'), name)
+  soon('SREM', key('held', company_of(name)), id_of(name))
+  soon('SREM', key('hands', worker), name)
+  freeing[company_of(name)] = true
+end
+
+-- Writes all, and lets companies that have free hands again be served.
+local function free_hands()
+  write_all()
+  local some_rest, companies = redis.call('EXISTS', key('rests')) == 1, {}
+  for company in pairs(freeing) do
+    if some_rest and tonumber(redis.call('ZSCORE', key('rests'), company) or 0) == math.huge then
+      stand_or_rest(company, now())
+    end
+    table.insert(companies, company)
   end
+  weigh_all(companies)
 end
 
 -- Only moves of jobs that somebody watches are told; see watch.lua.
-local function tell_change(job)
-  if redis.call('EXISTS', key('watch', job)) == 1 then
-    redis.call('PUBLISH', key('changes'), id_of(job))
+local some_are_watched
+local function tell_change(name)
+  if some_are_watched == nil then
+    some_are_watched = redis.call('EXISTS', key('watching')) == 1
+  end
+  if some_are_watched and redis.call('EXISTS', key('watch', name)) == 1 then
+    redis.call('PUBLISH', key('changes'), id_of(name))
   end
 end
 
-local function tell_work(queues)
-  for queue in pairs(queues) do
-    redis.call('PUBLISH', key('work'), queue)
-  end
+-- History. Of a job that is created, claimed and ends there is no list: all of it stands in the job, its claim and its
+-- end. A move of another kind is appended to the list, after what was not told there yet.
+local function move(number, kind, moment, error, run_after)
+  return cjson.encode({ number, kind, moment, error or false, run_after or false })
 end
 
--- Append a move to the job's history; answers its number.
-local function remember(job, kind, moment, error, run_after)
-  local number = redis.call('HINCRBY', key('job', job), 'event_number', 1)
-  local move = { number, kind, whole(moment), error or false, run_after and whole(run_after) or false }
-  redis.call('RPUSH', key('events', job), cjson.encode(move))
-  tell_change(job)
-  return number
+local function append(name, job, kind, moment, error, run_after)
+  if job.number == 1 then
+    soon('RPUSH', key('events', name), move(1, 'created', job.created_at, nil, job.run_after))
+  end
+  job.number = job.number + 1
+  soon('RPUSH', key('events', name), move(job.number, kind, whole(moment), error, run_after))
 end
 
--- End a job that stands nowhere any more. It is forgotten after `lifetime` milliseconds.
-local function finish(job, status, moment, lifetime, error)
-  redis.call('HSET', key('job', job), 'status', status, 'finished_at', whole(moment),
-    'expires_at', whole(moment + lifetime * 1000))
-  if error then
-    redis.call('HSET', key('job', job), 'error', error)
+-- Append how a job ended, before it is run again.
+local function append_end(name, job, status, ended)
+  if ended.started_at then
+    append(name, job, 'claimed', ended.started_at)
   end
-  remember(job, status, moment, error)
-  redis.call('ZADD', key('ended', status), whole(moment), job)
-  if status ~= 'completed' then
-    local reserved, started = unpack(redis.call('HMGET', key('job', job), 'reserved_at', 'started_at'))
-    if (reserved or '') ~= '' and (status == 'failed' or not started) then
-      redis.call('ZADD', key('refunds'), whole(moment), job .. ':' .. reserved)
-    end
+  append(name, job, status, ended.finished_at, ended.error)
+end
+
+-- Append a move to the job's history; `started_at` when it is the first since the job was claimed.
+local function remember(name, job, kind, moment, started_at, error, run_after)
+  if started_at then
+    append(name, job, 'claimed', started_at)
   end
-  redis.call('PEXPIRE', key('job', job), whole(lifetime))
-  redis.call('PEXPIRE', key('events', job), whole(lifetime))
+  append(name, job, kind, moment, error, run_after)
+  tell_change(name)
+end
+
+-- All moves of a job, in order, or nil when there is no such job.
+local function history(name)
+  local status, job, more = look_up(name)
+  if not status then
+    return nil
+  end
+  local moves, number = redis.call('LRANGE', key('events', name), 0, -1), job.number
+  if #moves == 0 then
+    moves = { move(1, 'created', job.created_at, nil, job.run_after) }
+  end
+  if more and more.started_at then
+    number = number + 1
+    table.insert(moves, move(number, 'claimed', more.started_at))
+  end
+  if more and more.finished_at then
+    table.insert(moves, move(number + 1, status, more.finished_at, more.error))
+  end
+  return moves
+end
+
+-- End a job that stands nowhere any more. It is forgotten after `lifetime` milliseconds, by the server's own clock. Only
+-- of one that is completed nothing more need be known.
+local function finish(name, job, status, moment, lifetime, started_at, error, result)
+  local ended = string.format('["%s",%s,%s,%s,', status, started_at or 'null', whole(moment),
+    whole(math.max(moment, now()) + lifetime * 1000)) .. (error and cjson.encode(error) or 'null') .. ']'
+  soon('HSET', key('ends', company_of(name)), id_of(name), result and ended .. '\n' .. result or ended)
+  soon('ZADD', key('ended', status), whole(moment), name)
+  if status ~= 'completed' and job.reserved_at ~= 'null' and (status == 'failed' or not started_at) then
+    soon('ZADD', key('refunds'), whole(moment), name .. ':' .. job.reserved_at)
+  end
+  tell_change(name)
 end
 
 -- What a job has lost that it cannot run without, or nil.
-local function what_is_lost(job)
-  local type, payload, reserved = unpack(redis.call('HMGET', key('job', job), 'type', 'payload', 'reserved_at'))
-  if not type then
+local function what_is_lost(told)
+  if not told then
     return 'nothing is left of this job but its place'
-  elseif not payload then
+  elseif not string.find(told, '\n', 1, true) then
     return 'the payload of this job is gone'
-  elseif not reserved then
-    return 'this job no longer says which periods it is charged to, so that nobody is given a quota back by a guess'
   end
 end
 
-local function forget(job)
-  redis.call('DEL', key('job', job), key('events', job))
-  redis.call('SREM', key('jobs', company_of(job)), id_of(job))
+-- Forget jobs that stand nowhere any more.
+local function forget(names)
+  local histories = {}
+  for _, name in ipairs(names) do
+    soon('HDEL', key('jobs', company_of(name)), id_of(name))
+    soon('HDEL', key('ends', company_of(name)), id_of(name))
+    table.insert(histories, key('events', name))
+  end
+  write_all()
+  for first = 1, #histories, AT_ONCE do
+    redis.call('DEL', unpack(histories, first, math.min(first + AT_ONCE - 1, #histories)))
+  end
 end
 
 local lost = {}
 
 -- Let a job that has lost something, and stands nowhere any more, go to the dead letters with what is known of it:
 -- it fails, is handed to nobody, and is put down among the `lost`, which whoever ran the verb is told of.
-local function bury(job, why, moment, lifetime, known)
-  if redis.call('SISMEMBER', key('companies'), company_of(job)) == 0 then
-    return forget(job)
+local function bury(name, why, moment, lifetime, known)
+  if redis.call('SISMEMBER', key('companies'), company_of(name)) == 0 then
+    return forget({ name })
   end
-  local kept = {
-    type = known.type or 'unknown', queue = known.queue or 'unknown', priority = known.priority or 0,
-    run_after = known.run_after or whole(moment), created_at = whole(moment), max_retries = 0, retry_count = 0,
-    rescue_count = 0, event_number = redis.call('LLEN', key('events', job)),
-  }
-  for name, value in pairs(kept) do
-    redis.call('HSETNX', key('job', job), name, value)
+  local job = job_of(name)
+  if not job then
+    local queue, type = known.queue or 'unknown', known.type or 'unknown'
+    job = {
+      number = math.max(redis.call('LLEN', key('events', name)), 1), retries = 0, rescues = 0,
+      run_after = known.run_after or whole(moment), created_at = whole(moment), reserved_at = 'null',
+      queue = queue, type = type,
+      rest = string.format('%d,0,null,', known.priority or 0) .. cjson.encode(queue) .. ',' .. cjson.encode(type)
+        .. ',null,null]',
+    }
+    put_job(name, job)
   end
-  redis.call('SADD', key('jobs', company_of(job)), id_of(job))
-  finish(job, 'failed', moment, lifetime, 'job lost: ' .. why)
-  local type, queue = unpack(redis.call('HMGET', key('job', job), 'type', 'queue'))
-  table.insert(lost, { company_of(job), id_of(job), type, queue, why })
+  finish(name, job, 'failed', moment, lifetime, nil, 'job lost: ' .. why)
+  table.insert(lost, { company_of(name), id_of(name), job.type, job.queue, why })
 end

@@ -55,10 +55,14 @@ if looks_for_pauses then
   queues = open
 end
 
-local hands = redis.call('SCARD', key('processing')) + batch
+-- What a claim takes is found out before anything is written: companies and the heads of their lines are read, a few at
+-- a time, and the turns are laid out in memory. See decisions/0024.
+
+local FEW = 16  -- so many companies of a rotation are read at once, at the least
+local hands = redis.call('HLEN', key('processing')) + batch
 local total_weight = tonumber(redis.call('GET', key('weight')) or 0)
 local others_wait = redis.call('SCARD', key('waiting')) > 1
-local known, reached, taken = {}, {}, {}
+local known, rotations, lines, taken
 
 local function look_at(company)
   if not known[company] then
@@ -86,120 +90,293 @@ local function is_below_its_limits(candidate)
   return candidate.held < candidate.most and (not rate or candidate.owes <= rate.most - rate.start)
 end
 
--- The first job of a line that this worker may take. A line that begins with a paused type is to be looked at by park.
-local function head_of(company, queue)
-  local line, paused = key('line', company, queue), {}
-  local function may_be_taken(member)
-    local type = type_in_line(member)
-    if looks_for_pauses and paused[type] == nil then
-      paused[type] = type_is_paused(company, queue, type, moment)
-    end
-    return not skipped[type] and not paused[type]
-  end
-  local first = redis.call('ZRANGE', line, 0, 0)[1]
-  if not first or not skips and not looks_for_pauses or may_be_taken(first) then
-    return first
-  end
-  if paused[type_in_line(first)] then
-    redis.call('SADD', key('blocked'), company .. ':' .. queue)
-  end
-  for _, member in ipairs(redis.call('ZRANGE', line, 1, LOOK_AHEAD)) do
-    if may_be_taken(member) then
-      return member
-    end
+-- A rotation as a claim sees it: `places` read from the start on, `back` the next turns of those that were served, or of
+-- those that were passed over once shares are lifted, both in order. What ended with its last job is in `ended`.
+local function open_rotations()
+  rotations = {}
+  for place, reached in ipairs(read('HMGET', key('rotations'), queues)) do
+    local queue = queues[place]
+    redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', whole(reached or 0))
+    rotations[queue] = {
+      is_known = reached, began = tonumber(reached or 0), reached = tonumber(reached or 0), places = {}, read = 0,
+      next = 1, back = {}, first = 1, passed = {}, moved = {}, ended = {},
+    }
   end
 end
 
-local function take(company, queue, member)
-  local job = company .. ':' .. id_in_line(member)
-  local priority = redis.call('ZSCORE', key('line', company, queue), member)
-  redis.call('ZREM', key('line', company, queue), member)
-  local why = what_is_lost(job)
-  if why then
-    bury(job, why, moment, lifetime,
-      { type = type_in_line(member), queue = queue, priority = priority, run_after = run_after_in_line(member) })
-    return false
+local function comes_before(one, other)
+  return one.place < other.place or one.place == other.place and one.company < other.company
+end
+
+local function put_back(rotation, turn)
+  local back, place = rotation.back, #rotation.back
+  while place >= rotation.first and comes_before(turn, back[place]) do
+    back[place + 1] = back[place]
+    place = place - 1
   end
-  redis.call('HSET', key('job', job), 'status', 'processing', 'claim_token', token, 'worker_id', worker,
-    'started_at', whole(moment))
-  local number = remember(job, 'claimed', moment)
-  redis.call('SADD', key('processing'), job)
-  redis.call('SADD', key('held', company), id_of(job))
-  redis.call('SADD', key('hands', worker), job)
-  local told = redis.call('HMGET', key('job', job), 'type', 'queue', 'priority', 'run_after', 'retry_count',
-    'rescue_count', 'payload', 'max_retries', 'timeout_seconds', 'request_id', 'created_at', 'traceparent')
-  table.insert(taken, { company, id_of(job), number, whole(moment), told })
-  return true
+  back[place + 1] = turn
+end
+
+local function next_turn(queue)
+  local rotation = rotations[queue]
+  if not rotation.places[rotation.next] and not rotation.is_whole then
+    local most = math.max(FEW, math.min(batch, AT_ONCE))
+    local found = redis.call('ZRANGE', key('turns', queue), rotation.read, rotation.read + most - 1, 'WITHSCORES')
+    for place = 1, #found, 2 do
+      table.insert(rotation.places, { company = found[place], place = tonumber(found[place + 1]) })
+    end
+    rotation.read = rotation.read + #found / 2
+    rotation.is_whole = #found < 2 * most
+  end
+  local fresh, back = rotation.places[rotation.next], rotation.back[rotation.first]
+  if fresh and (not back or comes_before(fresh, back)) then
+    rotation.next = rotation.next + 1
+    return fresh
+  elseif back then
+    rotation.first = rotation.first + 1
+    return back
+  end
+end
+
+-- A line as a claim sees it: its `members` from the head on, as many as were read; `next` is the first that is left.
+local function line_of(company, queue)
+  local name = company .. ':' .. queue
+  if not lines[name] then
+    lines[name] = { company = company, queue = queue, members = {}, next = 1, is_taken = {}, paused = {} }
+  end
+  return lines[name]
+end
+
+local function member_of(line, place)
+  local members = line.members
+  if not members[place] and not line.is_whole then
+    local most = math.max(2, math.ceil(batch / 8), #members)
+    local found = redis.call('ZRANGE', key('line', line.company, line.queue), #members, #members + most - 1)
+    for _, member in ipairs(found) do
+      members[#members + 1] = member
+    end
+    line.is_whole = #found < most
+  end
+  return members[place]
+end
+
+local function may_be_taken(line, member)
+  local type, paused = type_in_line(member), line.paused
+  if looks_for_pauses and paused[type] == nil then
+    paused[type] = type_is_paused(line.company, line.queue, type, moment)
+  end
+  return not skipped[type] and not paused[type]
+end
+
+-- The place of the first job of a line that this worker may take. One that begins with a paused type is for park.
+local function head_of(line)
+  local place, seen = line.next, 0
+  while seen <= LOOK_AHEAD do
+    local member = member_of(line, place)
+    if not member then
+      return nil
+    elseif not line.is_taken[place] then
+      if not skips and not looks_for_pauses or may_be_taken(line, member) then
+        return place
+      elseif seen == 0 and line.paused[type_in_line(member)] then
+        soon('SADD', key('blocked'), line.company .. ':' .. line.queue)
+      end
+      seen = seen + 1
+    end
+    place = place + 1
+  end
+end
+
+local function take(line, place)
+  line.is_taken[place] = true
+  while line.is_taken[line.next] do
+    line.next = line.next + 1
+  end
+  table.insert(taken, { line = line, member = line.members[place] })
 end
 
 -- A rotation that finds nobody to serve goes on to the furthest place of those who want nothing.
 local function pass_idle_places(queue)
-  local furthest = 0
+  local rotation, furthest = rotations[queue], 0
+  local function wants_nothing(company)
+    local idle = look_at(company)
+    return idle.is_paused or is_below_its_limits(idle)
+  end
+  for company, place in pairs(rotation.ended) do
+    if place > rotation.reached and wants_nothing(company) then
+      rotation.reached = place
+    end
+  end
   while true do
     local company, place = unpack(redis.call('ZREVRANGE', key('idle', queue), furthest, furthest, 'WITHSCORES'))
-    if not company or tonumber(place) <= reached[queue] then
+    if not company or tonumber(place) <= rotation.reached then
       return
-    end
-    local idle = look_at(company)
-    if idle.is_paused or is_below_its_limits(idle) then
-      reached[queue] = tonumber(place)
+    elseif wants_nothing(company) then
+      rotation.reached = tonumber(place)
       return
     end
     furthest = furthest + 1
   end
 end
 
+local function serve(queue, turn)
+  local rotation, candidate = rotations[queue], look_at(turn.company)
+  local line = line_of(turn.company, queue)
+  local head = head_of(line)
+  if head then
+    take(line, head)
+    candidate.held = candidate.held + 1
+    candidate.started = candidate.started + 1
+    if candidate.rate then
+      candidate.owes = candidate.owes + candidate.rate.start
+    end
+    rotation.reached = math.max(rotation.reached, turn.place)
+    turn = { company = turn.company, place = place_after(rotation.reached, candidate.weight) }
+  end
+  if not member_of(line, line.next) then
+    rotation.moved[turn.company] = nil
+    rotation.ended[turn.company] = turn.place
+  elseif head then
+    rotation.moved[turn.company] = turn.place
+    put_back(rotation, turn)
+  else
+    table.insert(rotation.passed, turn)
+  end
+end
+
+local function lay_out_turns()
+  known, lines, taken = {}, {}, {}
+  open_rotations()
+  for _, lifted in ipairs({ false, true }) do
+    for _, queue in ipairs(queues) do
+      local rotation = rotations[queue]
+      if lifted and #taken < batch then
+        rotation.back, rotation.first, rotation.passed = rotation.passed, 1, {}
+      end
+      while #taken < batch do
+        local turn = next_turn(queue)
+        if not turn then
+          if lifted then
+            pass_idle_places(queue)
+          end
+          break
+        end
+        local candidate = look_at(turn.company)
+        if is_below_its_limits(candidate) and (lifted or candidate.held < candidate.share) then
+          serve(queue, turn)
+        else
+          table.insert(rotation.passed, turn)
+        end
+      end
+    end
+  end
+end
+
+-- The jobs whose turns were laid out, as they were submitted; and the lines in which one of them has lost something.
+local function read_jobs()
+  local by_company, broken = {}, {}
+  for _, turn in ipairs(taken) do
+    local company = turn.line.company
+    by_company[company] = by_company[company] or {}
+    table.insert(by_company[company], turn)
+  end
+  for company, turns in pairs(by_company) do
+    local ids = {}
+    for place, turn in ipairs(turns) do
+      ids[place] = id_in_line(turn.member)
+    end
+    for place, told in ipairs(read('HMGET', key('jobs', company), ids)) do
+      turns[place].told = told
+      if what_is_lost(told) then
+        broken[turns[place].line] = true
+      end
+    end
+  end
+  return by_company, broken
+end
+
+local function bury_heads(line)
+  local name = key('line', line.company, line.queue)
+  local found, ids = redis.call('ZRANGE', name, 0, LOOK_AHEAD + batch, 'WITHSCORES'), {}
+  for place = 1, #found, 2 do
+    table.insert(ids, id_in_line(found[place]))
+  end
+  for place, told in ipairs(read('HMGET', key('jobs', line.company), ids)) do
+    local member, why = found[2 * place - 1], what_is_lost(told)
+    if why and #lost < MOST_LOST then
+      redis.call('ZREM', name, member)
+      bury(line.company .. ':' .. ids[place], why, moment, lifetime, {
+        type = type_in_line(member), queue = line.queue, priority = found[2 * place],
+        run_after = run_after_in_line(member),
+      })
+    end
+  end
+  look_for_end_of_line(line.company, line.queue)
+  weigh(line.company)
+end
+
+local by_company, broken
+repeat
+  lay_out_turns()
+  by_company, broken = read_jobs()
+  for line in pairs(broken) do
+    bury_heads(line)
+  end
+until not next(broken) or #lost >= MOST_LOST
+if next(broken) then
+  known, taken, by_company = {}, {}, {}
+  open_rotations()
+end
+
+
 -- Whole rounds are taken from every place of a queue before numbers become too large to be exact; nobody can tell.
-local function rebase(queue)
-  local rounds = reached[queue] - reached[queue] % ROUND
+local function rebase(queue, reached)
+  local rounds = reached - reached % ROUND
   for _, places in ipairs({ key('turns', queue), key('idle', queue), key('resting', queue) }) do
     for _, company in ipairs(redis.call('ZRANGE', places, 0, -1)) do
       redis.call('ZINCRBY', places, whole(-rounds), company)
     end
   end
-  reached[queue] = reached[queue] - rounds
+  return reached - rounds
 end
 
-for _, queue in ipairs(queues) do
-  reached[queue] = tonumber(redis.call('HGET', key('rotations'), queue) or 0)
-  redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', whole(reached[queue]))
+local claim, answer = token .. ' ' .. worker .. ' ' .. whole(moment), {}
+for company, turns in pairs(by_company) do
+  local held = key('held', company)
+  for _, turn in ipairs(turns) do
+    soon('SADD', held, id_in_line(turn.member))
+  end
 end
+for _, turn in ipairs(taken) do
+  local line = turn.line
+  local name = line.company .. ':' .. id_in_line(turn.member)
+  line.key = line.key or key('line', line.company, line.queue)
+  soon('ZREM', line.key, turn.member)
+  soon('HSET', key('processing'), name, claim)
+  soon('SADD', key('hands', worker), name)
+  tell_change(name)
+  answer[#answer + 1] = name
+  answer[#answer + 1] = turn.told
+end
+for queue, rotation in pairs(rotations) do
+  for company, place in pairs(rotation.moved) do
+    soon('ZADD', key('turns', queue), whole(place), company)
+  end
+  for company, place in pairs(rotation.ended) do
+    soon('ZREM', key('turns', queue), company)
+    soon('ZADD', key('idle', queue), whole(place), company)
+  end
+end
+write_all()
 
-for _, lifted in ipairs({ false, true }) do
-  for _, queue in ipairs(queues) do
-    local turns, passed = key('turns', queue), 0
-    while #taken < batch and #lost < MOST_LOST do
-      local company, place = unpack(redis.call('ZRANGE', turns, passed, passed, 'WITHSCORES'))
-      if not company then
-        if lifted then
-          pass_idle_places(queue)
-        end
-        break
-      end
-      local candidate = look_at(company)
-      if is_below_its_limits(candidate) and (lifted or candidate.held < candidate.share) then
-        local member = head_of(company, queue)
-        if member and take(company, queue, member) then
-          candidate.held = candidate.held + 1
-          candidate.started = candidate.started + 1
-          if candidate.rate then
-            candidate.owes = candidate.owes + candidate.rate.start
-          end
-          reached[queue] = math.max(reached[queue], tonumber(place))
-          redis.call('ZADD', turns, whole(place_after(reached[queue], candidate.weight)), company)
-        end
-        if look_for_end_of_line(company, queue) then
-          weigh(company)
-        elseif not member then
-          passed = passed + 1
-        end
-      else
-        passed = passed + 1
-      end
+for queue, rotation in pairs(rotations) do
+  for company in pairs(rotation.ended) do
+    close_line(company, queue)
+    if known[company].held == 0 then
+      weigh(company)
     end
   end
 end
-
 for company, served in pairs(known) do
   if served.rate and served.started > 0 then
     redis.call('HSET', key('bucket', company), 'owed', whole(served.owes), 'seconds', served.rate.seconds,
@@ -211,12 +388,10 @@ for company, served in pairs(known) do
   end
 end
 
-for queue, place in pairs(reached) do
-  if place >= FAR then
-    rebase(queue)
-  end
-  if redis.call('HEXISTS', key('rotations'), queue) == 1 then
-    redis.call('HSET', key('rotations'), queue, whole(reached[queue]))
+for queue, rotation in pairs(rotations) do
+  local reached = rotation.reached >= FAR and rebase(queue, rotation.reached) or rotation.reached
+  if rotation.is_known and reached ~= rotation.began then
+    redis.call('HSET', key('rotations'), queue, whole(reached))
   end
 end
 if #taken > 0 then
@@ -226,4 +401,4 @@ local again
 if #taken < batch then
   again = redis.call('ZRANGEBYSCORE', key('rests'), '(' .. whole(moment), '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 end
-return { taken, lost, again and whole(tonumber(again)) or false }
+return { answer, lost, again and whole(tonumber(again)) or false, whole(moment) }

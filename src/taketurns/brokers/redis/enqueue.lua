@@ -2,45 +2,69 @@
 -- Create jobs of one company, all or none, each once for its idempotency key, while as many may wait.
 -- Safe because every key is looked at before anything is written, and because nobody runs in between. Not run at all
 -- when memory is full.
+--
+-- Jobs are told in one JSON text: [id, queue, type, priority] of each, and where it has any of these, [run_after, delay,
+-- key, fingerprint, reserved_at]. What this verb has no use for comes after it, a text for each: see `read_job`.
+-- Answers for each job its id where it was there already, its run_after where it has one, or an empty text.
 
 local moment = moment_of(ARGV[1])
-local company = company_named(ARGV[2])
-local key_lifetime = tonumber(ARGV[3])
-local request_id, traceparent = ARGV[4], ARGV[5]
+local company, key_lifetime, rows = ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
+local REST = 4
+
+local slug, most, paused = unpack(redis.call('HMGET', key('company', company), 'slug', 'max_queued', 'paused'))
+if not slug then
+  company = company_named(company)
+  if company then
+    most, paused = unpack(redis.call('HMGET', key('company', company), 'max_queued', 'paused'))
+  end
+end
 if is_closed(company or ARGV[2]) then
   return { 'closed' }
 elseif not company then
   return { 'unknown' }
 end
 
-local answers, created, conflicts, own = {}, {}, {}, {}
-for first = 6, #ARGV, 12 do
-  local task = {
-    id = ARGV[first], type = ARGV[first + 1], payload = ARGV[first + 2], queue = ARGV[first + 3],
-    priority = ARGV[first + 4], run_after = optional(ARGV[first + 5]), delay = optional(ARGV[first + 6]),
-    max_retries = ARGV[first + 7], timeout_seconds = ARGV[first + 8], key = optional(ARGV[first + 9]),
-    fingerprint = ARGV[first + 10], reserved_at = ARGV[first + 11],
-  }
-  local earlier
-  if task.key then
-    earlier = own[task.key]
-    if not earlier then
-      local stored = redis.call('HMGET', key('key', company, task.key), 'id', 'fingerprint', 'expires_at')
-      if stored[1] and tonumber(stored[3]) > moment then
-        earlier = { id = stored[1], fingerprint = stored[2] }
-      end
-    end
-    own[task.key] = earlier or task
-  elseif redis.call('EXISTS', key('job', company, task.id)) == 1 then
-    earlier = { id = task.id, fingerprint = task.fingerprint }
+local ids, own, keyed = {}, {}, {}
+for place, row in ipairs(rows) do
+  ids[place] = row[1]
+end
+local known, created, answers, conflicts = read('HMGET', key('jobs', company), ids), {}, {}, {}
+
+local function given(value)
+  if value ~= cjson.null then
+    return value
   end
+end
+
+local function earlier_of(place, name, fingerprint)
+  if name and not own[name] then
+    local id, stored, expires_at = unpack(redis.call('HMGET', key('key', company, name), 'id', 'fingerprint',
+      'expires_at'))
+    own[name] = { id = ids[place], fingerprint = fingerprint }
+    if id and tonumber(expires_at) > moment then
+      own[name] = { id = id, fingerprint = stored }
+    else
+      keyed[place] = name
+      return nil
+    end
+  end
+  return name and own[name] or known[place] and { id = ids[place], fingerprint = fingerprint }
+end
+
+for place, row in ipairs(rows) do
+  local rare = row[5]
+  local name, fingerprint
+  if rare then
+    name, fingerprint = given(rare[3]), rare[4]
+  end
+  local earlier = (name or known[place]) and earlier_of(place, name, fingerprint)
   if not earlier then
-    table.insert(created, task)
-    table.insert(answers, task)
-  elseif earlier.fingerprint == task.fingerprint then
-    table.insert(answers, { id = earlier.id })
+    table.insert(created, place)
+    answers[place] = ''
+  elseif earlier.fingerprint == fingerprint then
+    answers[place] = { earlier.id }
   else
-    table.insert(conflicts, (first - 6) / 12)
+    table.insert(conflicts, place - 1)
   end
 end
 if #conflicts > 0 then
@@ -48,49 +72,37 @@ if #conflicts > 0 then
 end
 if #created == 0 then
   vouch()
-else
-  local most = redis.call('HGET', key('company', company), 'max_queued')
-  if (most or '') ~= '' and queued(company) + #created > tonumber(most) then
-    return { 'full', tonumber(most), #created }
-  end
+elseif (most or '') ~= '' and queued(company) + #created > tonumber(most) then
+  return { 'full', tonumber(most), #created }
 end
 
-local queues = {}
-for _, task in ipairs(created) do
-  local job = company .. ':' .. task.id
-  local run_after = tonumber(task.run_after or (moment + tonumber(task.delay or 0)))
-  redis.call('HSET', key('job', job), 'type', task.type, 'payload', task.payload, 'queue', task.queue,
-    'priority', task.priority, 'run_after', whole(run_after), 'max_retries', task.max_retries,
-    'retry_count', 0, 'rescue_count', 0, 'created_at', whole(moment), 'reserved_at', task.reserved_at)
-  local given = { timeout_seconds = task.timeout_seconds, request_id = request_id, traceparent = traceparent }
-  for name, value in pairs(given) do
-    if value ~= '' then
-      redis.call('HSET', key('job', job), name, optional(value))
+local created_at = whole(moment)
+for _, place in ipairs(created) do
+  local id, queue, type, priority, rare = unpack(rows[place])
+  local run_after, reserved_at = created_at, 'null'
+  if rare then
+    local at, delay = given(rare[1]), given(rare[2])
+    if at or delay then
+      run_after = whole(at or moment + delay)
+      answers[place] = run_after
     end
+    reserved_at = given(rare[5]) and whole(rare[5]) or 'null'
   end
-  redis.call('SADD', key('jobs', company), task.id)
-  if task.key then
-    local name = company .. ':' .. task.key
-    redis.call('HSET', key('key', name), 'id', task.id, 'fingerprint', task.fingerprint,
-      'expires_at', whole(moment + key_lifetime * 1000))
-    redis.call('PEXPIRE', key('key', name), whole(key_lifetime))
-    redis.call('ZADD', key('keys'), whole(moment + key_lifetime * 1000), name)
+  soon('HSET', key('jobs', company), id,
+    '[1,0,0,' .. run_after .. ',' .. created_at .. ',' .. reserved_at .. ',' .. ARGV[REST + place])
+  if keyed[place] then
+    local name = company .. ':' .. keyed[place]
+    soon('HSET', key('key', name), 'id', id, 'fingerprint', rare[4], 'expires_at', whole(moment + key_lifetime * 1000))
+    soon('PEXPIRE', key('key', name), whole(key_lifetime))
+    soon('ZADD', key('keys'), whole(moment + key_lifetime * 1000), name)
   end
-  remember(job, 'created', moment, nil, run_after)
-  task.run_after, task.created_at = whole(run_after), whole(moment)
-  if run_after > moment then
-    task.status = 'scheduled'
-    stand_on_schedule(job, run_after)
+  local name, job = company .. ':' .. id, { queue = queue, type = type, priority = priority, run_after = run_after }
+  if tonumber(run_after) > moment then
+    stand_on_schedule(name, job, run_after)
   else
-    task.status = 'pending'
-    queues[stand_in_line(job)] = true
+    stand_in_line(name, job)
   end
+  tell_change(name)
 end
-weigh(company)
-tell_work(queues)
-
-local told = {}
-for _, task in ipairs(answers) do
-  table.insert(told, { task.id, task.status or false, task.run_after or false, task.created_at or false })
-end
-return { 'created', company, told }
+join_lines()
+return { 'created', company, created_at, answers }

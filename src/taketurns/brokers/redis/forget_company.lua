@@ -21,27 +21,32 @@ for _, queue in ipairs(redis.call('HKEYS', key('rotations'))) do
   redis.call('ZREM', key('resting', queue), company)
 end
 
-for _, id in ipairs(redis.call('SRANDMEMBER', key('jobs', company), most)) do
-  local job = company .. ':' .. id
-  local status, worker = unpack(redis.call('HMGET', key('job', job), 'status', 'worker_id'))
-  if status == 'scheduled' then
-    leave_schedule(job)
-  elseif status == 'pending' then
-    step_out_of_line(job)
-  elseif status == 'processing' then
-    let_go(job, worker)
-  elseif status then
-    redis.call('ZREM', key('ended', status), job)
+local gone = {}
+for _, id in ipairs(redis.call('HRANDFIELD', key('jobs', company), most)) do
+  local name = company .. ':' .. id
+  local job, claim = job_of(name), redis.call('HGET', key('processing'), name)
+  if claim then
+    let_go(name, read_claim(claim).worker)
+  else
+    step_out_of_line(name, job)
   end
-  forget(job)
-  tell_change(job)
+  leave_schedule(name)
+  for _, status in ipairs({ 'completed', 'failed', 'cancelled' }) do
+    soon('ZREM', key('ended', status), name)
+  end
+  table.insert(gone, name)
 end
-local left = redis.call('SCARD', key('jobs', company))
+free_hands()
+forget(gone)
+for _, name in ipairs(gone) do
+  tell_change(name)
+end
+local left = redis.call('HLEN', key('jobs', company))
 if left == 0 then  -- what still stands in its lines is lost
   for _, queue in ipairs(redis.call('SMEMBERS', key('lines', company))) do
     redis.call('DEL', key('line', company, queue))
   end
-  redis.call('DEL', key('lines', company), key('asides', company), key('later', company))
+  redis.call('DEL', key('lines', company), key('asides', company), key('later', company), key('ends', company))
 end
 weigh(company)
 return left

@@ -1,12 +1,12 @@
 #!lua flags=no-writes
--- What a worker holds, each told as far as it takes to release it or to report on it.
+-- What a worker holds, each told as it was submitted and claimed: as far as it takes to release it or to report on it.
 
-local held = {}
-for _, job in ipairs(redis.call('SMEMBERS', key('hands', ARGV[1]))) do
-  local told = redis.call('HMGET', key('job', job), 'type', 'queue', 'priority', 'retry_count', 'rescue_count',
-    'event_number', 'started_at', 'claim_token')
-  if told[1] and told[8] then  -- one that is lost waits for the rescue
-    table.insert(held, { company_of(job), id_of(job), told })
+local names = redis.call('SMEMBERS', key('hands', ARGV[1]))
+local claims, held = read('HMGET', key('processing'), names), {}
+for place, name in ipairs(names) do
+  local told = redis.call('HGET', key('jobs', company_of(name)), id_of(name))
+  if told and claims[place] then  -- one that is lost waits for the rescue
+    table.insert(held, { name, told, claims[place] })
   end
 end
 return held

@@ -28,12 +28,9 @@ local function set_aside(company, queue)
       paused[type] = type_is_paused(company, queue, type, moment)
     end
     if orphaned[type] or paused[type] then
-      local aside = '!' .. type .. '!' .. queue
+      local aside = aside_of(queue, type)
       redis.call('ZADD', key('line', company, aside), redis.call('ZSCORE', line, member), member)
       redis.call('ZREM', line, member)
-      if redis.call('EXISTS', key('job', company, id_in_line(member))) == 1 then
-        redis.call('HSET', key('job', company, id_in_line(member)), 'aside', aside)
-      end
       redis.call('SADD', key('parked'), company .. ':' .. aside)
       redis.call('SADD', key('asides', company), aside)
       parked[type] = (parked[type] or 0) + 1

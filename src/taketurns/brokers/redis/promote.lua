@@ -3,26 +3,22 @@
 
 local moment, most, lifetime = moment_of(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
-local queues, companies, promoted = {}, {}, 0
-for _, job in ipairs(redis.call('ZRANGEBYSCORE', key('scheduled'), '-inf', whole(moment), 'LIMIT', 0, most)) do
-  leave_schedule(job)
-  local why = what_is_lost(job)
+local promoted = 0
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('scheduled'), '-inf', whole(moment), 'LIMIT', 0, most)) do
+  local job = job_of(name)
+  leave_schedule(name)
+  local why = what_is_lost(job and job.told)
   if why then
-    bury(job, why, moment, lifetime, {})
+    bury(name, why, moment, lifetime, {})
   else
-    queues[stand_in_line(job)] = true
-    companies[company_of(job)] = true
+    stand_in_line(name, job)
     promoted = promoted + 1
-    tell_change(job)
+    tell_change(name)
   end
 end
-for company in pairs(companies) do
-  weigh(company)
-end
-tell_work(queues)
 
 local names = {}
-for queue in pairs(queues) do
+for queue in pairs(join_lines()) do
   table.insert(names, queue)
 end
 local due = redis.call('ZRANGEBYSCORE', key('scheduled'), '(' .. whole(moment), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

@@ -1,6 +1,5 @@
 #!lua flags=allow-oom
--- Forget ended jobs that were kept long enough, at most `most` of them, and expired keys; and clear every index of
--- those whose time was up by themselves.
+-- Forget ended jobs that were kept long enough, or whose time is up, at most `most` of them, and expired keys.
 
 local moment, most = moment_of(ARGV[1]), tonumber(ARGV[2])
 local kept = { completed = ARGV[3], failed = ARGV[4], cancelled = ARGV[5] }
@@ -11,20 +10,22 @@ local function ended_before(status, milliseconds, limit)
   return redis.call('ZRANGEBYSCORE', key('ended', status), '-inf', latest, 'LIMIT', 0, limit)
 end
 
-local pruned = 0
+local pruned = {}
 for status in pairs(kept) do
-  for _, job in ipairs(ended_before(status, kept[status], most - pruned)) do
-    forget(job)
-    redis.call('ZREM', key('ended', status), job)
-    pruned = pruned + 1
-  end
-  for _, job in ipairs(ended_before(status, lifetimes[status], most)) do
-    if redis.call('EXISTS', key('job', job)) == 0 then
-      forget(job)
-      redis.call('ZREM', key('ended', status), job)
+  local names = ended_before(status, kept[status], most - #pruned)
+  write('ZREM', key('ended', status), names)
+  for _, name in ipairs(ended_before(status, lifetimes[status], most - #pruned - #names)) do
+    local ended = end_of(name)
+    if not ended or tonumber(string.match(ended, '^%["%a+",%w+,%d+,(%d+),')) <= now() then
+      soon('ZREM', key('ended', status), name)
+      table.insert(names, name)
     end
   end
+  for _, name in ipairs(names) do
+    table.insert(pruned, name)
+  end
 end
+forget(pruned)
 
 local keys = redis.call('ZRANGEBYSCORE', key('keys'), '-inf', whole(moment), 'LIMIT', 0, most)
 for _, name in ipairs(keys) do
@@ -37,4 +38,4 @@ for _, queue in ipairs(redis.call('HKEYS', key('rotations'))) do
     redis.call('HDEL', key('rotations'), queue)
   end
 end
-return { pruned, #keys }
+return { #pruned, #keys }

@@ -4,21 +4,27 @@
 
 local moment = moment_of(ARGV[1])
 
-local released, queues, companies = {}, {}, {}
+local names = {}
 for first = 2, #ARGV, 2 do
-  local job, token = ARGV[first], ARGV[first + 1]
-  local stands, worker = unpack(redis.call('HMGET', key('job', job), 'claim_token', 'worker_id'))
-  if stands == token then
-    let_go(job, worker)
-    redis.call('HDEL', key('job', job), 'started_at')
-    remember(job, 'released', moment)
-    queues[stand_in_line(job)] = true
-    companies[company_of(job)] = true
-    table.insert(released, id_of(job))
+  table.insert(names, ARGV[first])
+end
+local claims, released = read('HMGET', key('processing'), names), {}
+for place, name in ipairs(names) do
+  local claim = claims[place] and read_claim(claims[place])
+  local job = claim and claim.token == ARGV[2 * place + 1] and not released[name] and job_of(name)
+  if job then
+    let_go(name, claim.worker)
+    remember(name, job, 'released', moment, claim.started_at)
+    stand_in_line(name, job)
+    put_job(name, job)
+    released[name] = true
   end
 end
-for company in pairs(companies) do
-  weigh(company)
+join_lines()
+free_hands()
+
+local ids = {}
+for name in pairs(released) do
+  table.insert(ids, id_of(name))
 end
-tell_work(queues)
-return released
+return ids

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+import orjson
 
 from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobPause
 from taketurns.engine.rate import Rate
-from taketurns.engine.task import ClaimedTask, Enqueued, Rescued, Status
+from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Rescued, Status
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EVERYBODY: Final = "all"  # whose pauses are every company's
@@ -97,67 +99,103 @@ def ids(told: Iterable[bytes]) -> set[UUID]:
     return {UUID(one.decode()) for one in told}
 
 
-def enqueued(company_id: bytes, position: int, row: Sequence[Any]) -> Enqueued:
-    job_id, status, run_after, created_at = row
-    return Enqueued(
-        position=position,
-        replayed=status is None,
-        company_id=UUID(company_id.decode()),
-        task_id=UUID(job_id.decode()),
-        status=Status(status.decode()) if status else None,
-        run_after=moment(run_after),
-        created_at=moment(created_at),
+def new_job(task: NewTask, job_id: UUID) -> tuple[object, ...]:
+    """What enqueue.lua must know of a new job."""
+    row = (job_id, task.queue, task.type, task.priority)
+    rare = (task.run_after, task.delay_seconds, task.idempotency_key, task.fingerprint, task.reserved_at)
+    if not any(value is not None for value in rare):
+        return row
+    return (
+        *row,
+        (
+            _number(task.run_after),
+            None if task.delay_seconds is None else round(task.delay_seconds * 1_000_000),
+            task.idempotency_key,
+            (task.fingerprint or b"").hex(),
+            _number(task.reserved_at),
+        ),
     )
 
 
-def claimed(row: Sequence[Any], token: UUID) -> ClaimedTask:
-    company_id, job_id, event_number, claimed_at, told = row
-    type, queue, priority, run_after, retries, rescues, payload, max_retries, timeout, request, created_at, trace = told
+def rest_of_job(task: NewTask, *, request_id: str | None, traceparent: str | None) -> bytes:
+    """The rest of a new job, which no script has a use for; see cell.lua."""
+    told = (task.priority, task.max_retries, task.timeout_seconds, task.queue, task.type, request_id, traceparent)
+    return b"%b\n%b" % (orjson.dumps(told)[1:], task.payload.encode())
+
+
+def _number(at: datetime | None) -> int | None:
+    return None if at is None else int(microseconds(at))
+
+
+def enqueued(ids: Sequence[UUID], company: bytes, moment: bytes, answers: Sequence[Any]) -> list[Enqueued]:
+    """What became of the tasks that were submitted under these ids."""
+    company_id, created_at = UUID(company.decode()), _moment(moment)
+    return [
+        _enqueued(company_id, position, job_id, created_at, answer)
+        for position, (job_id, answer) in enumerate(zip(ids, answers, strict=True))
+    ]
+
+
+def _enqueued(company_id: UUID, position: int, job_id: UUID, created_at: datetime, answer: Any) -> Enqueued:
+    if isinstance(answer, list):
+        return Enqueued(position, True, company_id, UUID(answer[0].decode()), None, None, None)
+    run_after = _moment(answer) if answer else created_at
+    status = Status.SCHEDULED if run_after > created_at else Status.PENDING
+    return Enqueued(position, False, company_id, job_id, status, run_after, created_at)
+
+
+class Submitted(NamedTuple):
+    """What is kept of a job before its payload; see cell.lua. `moves` are those that were told by name."""
+
+    moves: int
+    retries: int
+    rescues: int
+    run_after: int
+    created_at: int
+    reserved_at: int | None
+    priority: int
+    max_retries: int
+    timeout_seconds: float | None
+    queue: str
+    type: str
+    request_id: str | None
+    traceparent: str | None
+
+
+def claimed(told: Sequence[bytes], token: UUID, claimed_at: bytes) -> Iterator[ClaimedTask]:
+    """The jobs of a claim: the name of each, and what was submitted."""
+    at = _moment(claimed_at)
+    for place in range(0, len(told), 2):
+        yield _claimed(told[place], told[place + 1], token, at)
+
+
+def _claimed(name: bytes, told: bytes, token: UUID, claimed_at: datetime) -> ClaimedTask:
+    head, _, payload = told.partition(b"\n")
+    job = Submitted(*orjson.loads(head))
     return ClaimedTask(
-        company_id=_known_company(company_id),
-        task_id=UUID(job_id.decode()),
-        type=type.decode(),
-        queue=queue.decode(),
-        priority=int(priority),
-        run_after=_moment(run_after),
-        retry_count=int(retries),
-        rescue_count=int(rescues),
-        event_number=event_number,
-        claimed_at=_moment(claimed_at),
+        company_id=_known_company(name[:36]),
+        task_id=UUID(name[37:].decode()),
+        type=job.type,
+        queue=job.queue,
+        priority=job.priority,
+        run_after=_after_epoch(job.run_after),
+        retry_count=job.retries,
+        rescue_count=job.rescues,
+        event_number=job.moves + 1,
+        claimed_at=claimed_at,
         payload=payload.decode(),
-        max_retries=int(max_retries),
-        timeout_seconds=None if timeout is None else float(timeout),
-        request_id=_text(request),
-        created_at=_moment(created_at),
-        traceparent=_text(trace),
+        max_retries=job.max_retries,
+        timeout_seconds=job.timeout_seconds,
+        request_id=job.request_id,
+        created_at=_after_epoch(job.created_at),
+        traceparent=job.traceparent,
         claim_token=token,
     )
 
 
-def held(row: Sequence[Any]) -> ClaimedTask:
-    """As much of a held job as it takes to release it, or to report on it."""
-    company_id, job_id, told = row
-    type, queue, priority, retries, rescues, event_number, claimed_at, token = told
-    at = _moment(claimed_at)
-    return ClaimedTask(
-        company_id=UUID(company_id.decode()),
-        task_id=UUID(job_id.decode()),
-        type=type.decode(),
-        queue=queue.decode(),
-        priority=int(priority),
-        run_after=at,
-        retry_count=int(retries),
-        rescue_count=int(rescues),
-        event_number=int(event_number),
-        claimed_at=at,
-        payload="{}",
-        max_retries=0,
-        timeout_seconds=None,
-        request_id=None,
-        created_at=at,
-        traceparent=None,
-        claim_token=UUID(token.decode()),
-    )
+def held(name: bytes, told: bytes, claim: bytes) -> ClaimedTask:
+    token, _, started_at = claim.decode().split(" ")
+    return _claimed(name, told, UUID(token), _moment(started_at))
 
 
 def rescued(row: Sequence[Any]) -> Rescued:
@@ -165,32 +203,39 @@ def rescued(row: Sequence[Any]) -> Rescued:
     return Rescued(UUID(company_id.decode()), UUID(job_id.decode()), type.decode(), queue.decode(), failed=bool(failed))
 
 
-def job(company_id: UUID, job_id: UUID, told: Mapping[bytes, bytes]) -> Job | None:
-    """A job by the fields of its hash; None when it has none."""
-    if not told:
-        return None
-    timeout = told.get(b"timeout_seconds")
+def job(company_id: UUID, job_id: UUID, status: bytes, told: bytes, more: bytes | None) -> Job:
+    """A job by where it stands, what was submitted, and how it is claimed or ended."""
+    head, _, payload = told.partition(b"\n")
+    job = Submitted(*orjson.loads(head))
+    stands = Status(status.decode())
+    started_at, finished_at, expires_at, error, result = None, None, None, None, None
+    if more is not None and stands.is_terminal:
+        end, _, rest = more.partition(b"\n")
+        _, started_at, finished_at, expires_at, error = orjson.loads(end)
+        result = rest.decode() or None
+    elif more is not None:
+        started_at = int(more.rpartition(b" ")[2])
     return Job(
         company_id=company_id,
         id=job_id,
-        type=told[b"type"].decode(),
-        queue=told[b"queue"].decode(),
-        priority=int(told[b"priority"]),
-        status=Status(told[b"status"].decode()),
-        payload=told.get(b"payload", b"{}").decode(),
-        result=_text(told.get(b"result")),
-        error=_text(told.get(b"error")),
-        retry_count=int(told[b"retry_count"]),
-        max_retries=int(told[b"max_retries"]),
-        timeout_seconds=None if timeout is None else float(timeout),
-        run_after=_moment(told[b"run_after"]),
-        created_at=_moment(told[b"created_at"]),
-        started_at=moment(told.get(b"started_at")),
-        finished_at=moment(told.get(b"finished_at")),
-        expires_at=moment(told.get(b"expires_at")),
-        event_number=int(told[b"event_number"]),
-        request_id=_text(told.get(b"request_id")),
-        reserved_at=moment(told.get(b"reserved_at") or None),
+        type=job.type,
+        queue=job.queue,
+        priority=job.priority,
+        status=stands,
+        payload=payload.decode() or "{}",
+        result=result,
+        error=error,
+        retry_count=job.retries,
+        max_retries=job.max_retries,
+        timeout_seconds=job.timeout_seconds,
+        run_after=_after_epoch(job.run_after),
+        created_at=_after_epoch(job.created_at),
+        started_at=_optional_moment(started_at),
+        finished_at=_optional_moment(finished_at),
+        expires_at=_optional_moment(expires_at),
+        event_number=job.moves + (started_at is not None) + stands.is_terminal,
+        request_id=job.request_id,
+        reserved_at=_optional_moment(job.reserved_at),
     )
 
 
@@ -206,8 +251,12 @@ def _known_company(told: bytes) -> UUID:
 
 
 def _moment(told: bytes | str) -> datetime:
-    return EPOCH + timedelta(microseconds=int(told))
+    return _after_epoch(int(told))
 
 
-def _text(told: bytes | None) -> str | None:
-    return None if told is None else told.decode()
+def _optional_moment(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _after_epoch(microseconds)
+
+
+def _after_epoch(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)

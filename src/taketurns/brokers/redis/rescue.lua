@@ -14,42 +14,35 @@ end
 redis.call('DEL', key('lease', worker))
 redis.call('SREM', key('workers'), worker)
 
-local function rescues_of(job)
-  return tonumber(redis.call('HGET', key('job', job), 'rescue_count') or 0)
+local jobs, suspects = {}, 0
+for _, name in ipairs(redis.call('SMEMBERS', key('hands', worker))) do
+  local job = job_of(name)
+  local claim = redis.call('HGET', key('processing'), name)
+  table.insert(jobs, { name = name, job = job, started_at = claim and read_claim(claim).started_at })
+  suspects = suspects + (job and job.rescues >= 2 and 1 or 0)
 end
 
-local jobs = redis.call('SMEMBERS', key('hands', worker))
-local suspects = 0
-for _, job in ipairs(jobs) do
-  suspects = suspects + (rescues_of(job) >= 2 and 1 or 0)
-end
-
-local rescued, queues, companies = {}, {}, {}
-for _, job in ipairs(jobs) do
-  local type, queue = unpack(redis.call('HMGET', key('job', job), 'type', 'queue'))
-  local rescues = rescues_of(job)
-  local fails = rescues >= max_rescues and suspects == (rescues >= 2 and 1 or 0)
-  local why = what_is_lost(job)
-  let_go(job, worker)
+local rescued = {}
+for _, held in ipairs(jobs) do
+  local name, job, started_at = held.name, held.job, held.started_at
+  local why = what_is_lost(job and job.told)
+  let_go(name, worker)
   if why then
-    bury(job, why, moment, lifetime, {})
-  elseif fails then
-    local count = max_rescues + 1
-    finish(job, 'failed', moment, lifetime,
-      'worker lost: the worker was lost at least ' .. count .. ' times while it ran this task')
+    bury(name, why, moment, lifetime, {})
   else
-    redis.call('HSET', key('job', job), 'rescue_count', math.min(rescues + 1, max_rescues))
-    redis.call('HDEL', key('job', job), 'started_at')
-    remember(job, 'rescued', moment, 'the worker was lost')
-    queues[stand_in_line(job)] = true
-  end
-  companies[company_of(job)] = true
-  if not why then
-    table.insert(rescued, { company_of(job), id_of(job), type, queue, fails and 1 or 0 })
+    local fails = job.rescues >= max_rescues and suspects == (job.rescues >= 2 and 1 or 0)
+    if fails then
+      finish(name, job, 'failed', moment, lifetime, started_at,
+        'worker lost: the worker was lost at least ' .. (max_rescues + 1) .. ' times while it ran this task')
+    else
+      remember(name, job, 'rescued', moment, started_at, 'the worker was lost')
+      job.rescues = math.min(job.rescues + 1, max_rescues)
+      stand_in_line(name, job)
+      put_job(name, job)
+    end
+    table.insert(rescued, { company_of(name), id_of(name), job.type, job.queue, fails and 1 or 0 })
   end
 end
-for company in pairs(companies) do
-  weigh(company)
-end
-tell_work(queues)
+join_lines()
+free_hands()
 return { rescued, lost }

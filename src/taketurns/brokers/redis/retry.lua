@@ -11,27 +11,26 @@ if not company then
 elseif is_closed(company) then
   return 'closed'
 end
-local job = company .. ':' .. ARGV[3]
-local status, number = unpack(redis.call('HMGET', key('job', job), 'status', 'event_number'))
+local name = company .. ':' .. ARGV[3]
+local status, job, ended = look_up(name)
 if not status or status == 'processing' then
-  return status
+  return status or false
 elseif status == 'pending' then
   vouch()
   return status
 elseif status == 'scheduled' then
-  leave_schedule(job)
-elseif seen and seen ~= number then
+  leave_schedule(name)
+elseif seen and tonumber(seen) ~= job.number + (ended.started_at and 2 or 1) then
   return false
 else
-  redis.call('ZREM', key('ended', status), job)
-  redis.call('PERSIST', key('job', job))
-  redis.call('PERSIST', key('events', job))
-  redis.call('HSET', key('job', job), 'reserved_at', ARGV[4])
+  soon('ZREM', key('ended', status), name)
+  soon('HDEL', key('ends', company), id_of(name))
+  append_end(name, job, status, ended)
+  job.reserved_at = ARGV[4] ~= '' and ARGV[4] or 'null'
 end
-redis.call('HDEL', key('job', job), 'result', 'error', 'started_at', 'finished_at', 'expires_at')
-redis.call('HSET', key('job', job), 'retry_count', 0, 'rescue_count', 0, 'run_after', whole(moment))
-remember(job, 'requeued', moment)
-local queue = stand_in_line(job)
-weigh(company)
-tell_work({ [queue] = true })
+remember(name, job, 'requeued', moment)
+job.retries, job.rescues, job.run_after = 0, 0, whole(moment)
+put_job(name, job)
+stand_in_line(name, job)
+join_lines()
 return status

@@ -4,7 +4,8 @@
 -- Safe because each report names its claim's token: a job that was rescued, cancelled or claimed again since then is
 -- not touched, and is missing from the answer, which are the numbers of the reports that counted.
 --
--- Reports are one JSON text: a script's arguments cost the caller more, one by one, than all that is in them.
+-- Reports are one JSON text: a script's arguments cost the caller more, one by one, than all that is in them. What is
+-- written is written once for all jobs that it is written of.
 
 local moment = moment_of(ARGV[1])
 local lifetimes = { completed = tonumber(ARGV[2]), failed = tonumber(ARGV[3]), cancelled = tonumber(ARGV[3]) }
@@ -15,30 +16,42 @@ local function given(value)
   end
 end
 
-local settled, companies = {}, {}
-for number, report in ipairs(cjson.decode(ARGV[4])) do
-  local company, id, token, outcome, result, error, delay = unpack(report)
-  local job = company .. ':' .. id
-  result, error = given(result), given(error)
-  local stands, worker = unpack(redis.call('HMGET', key('job', job), 'claim_token', 'worker_id'))
-  if stands == token then
-    let_go(job, worker)
-    if outcome == 'retry' or outcome == 'deferred' then
-      redis.call('HINCRBY', key('job', job), 'retry_count', outcome == 'retry' and 1 or 0)
-      redis.call('HDEL', key('job', job), 'started_at')
-      stand_on_schedule(job, moment + delay)
-      remember(job, outcome == 'retry' and 'retried' or outcome, moment, error, moment + delay)
-    else
-      if result then
-        redis.call('HSET', key('job', job), 'result', result)
-      end
-      finish(job, outcome, moment, lifetimes[outcome], error)
+local reports, names = cjson.decode(ARGV[4]), {}
+for number, report in ipairs(reports) do
+  names[number] = report[1] .. ':' .. report[2]
+end
+local claims, settled = read('HMGET', key('processing'), names), {}
+
+local function settle(number)
+  local _, _, _, outcome, result, error, delay = unpack(reports[number])
+  local name, claim, job = names[number], read_claim(claims[number]), nil
+  error = given(error)
+  if outcome ~= 'completed' then
+    job = job_of(name)
+    if not job then
+      return  -- what is lost ends with its worker
     end
-    companies[company] = true
-    table.insert(settled, number)
+  end
+  if outcome == 'retry' or outcome == 'deferred' then
+    local kind = outcome == 'retry' and 'retried' or outcome
+    remember(name, job, kind, moment, claim.started_at, error, whole(moment + delay))
+    job.retries = job.retries + (outcome == 'retry' and 1 or 0)
+    stand_on_schedule(name, job, moment + delay)
+    put_job(name, job)
+  else
+    finish(name, job, outcome, moment, lifetimes[outcome], claim.started_at, error, given(result))
+  end
+  let_go(name, claim.worker)
+  table.insert(settled, number)
+end
+
+local has_report = {}
+for number, report in ipairs(reports) do
+  local claim = claims[number]
+  if claim and not has_report[names[number]] and string.sub(claim, 1, 36) == report[3] then
+    has_report[names[number]] = true
+    settle(number)
   end
 end
-for company in pairs(companies) do
-  weigh(company)
-end
+free_hands()
 return settled

@@ -12,30 +12,28 @@ for _, worker in ipairs(redis.call('SMEMBERS', key('workers'))) do
   end
 end
 
-local queues = {}
 for _, line in ipairs(redis.call('SMEMBERS', key('parked'))) do
   local company, aside = company_of(line), id_of(line)
   local type, queue = string.match(aside, '^!([^!]*)!(.*)$')
   if left > 0 and known[type] and not (looks_for_pauses and type_is_paused(company, queue, type, moment)) then
     for _, member in ipairs(redis.call('ZRANGE', key('line', line), 0, left - 1)) do
-      local job = company .. ':' .. id_in_line(member)
+      local name = company .. ':' .. id_in_line(member)
       redis.call('ZREM', key('line', line), member)
-      redis.call('HDEL', key('job', job), 'aside')
-      local why = what_is_lost(job)
+      local job = job_of(name)
+      local why = what_is_lost(job and job.told)
       if why then
-        bury(job, why, moment, lifetime,
+        bury(name, why, moment, lifetime,
           { type = type_in_line(member), queue = queue, run_after = run_after_in_line(member) })
       else
-        queues[stand_in_line(job)] = true
+        stand_in_line(name, job)
       end
       left = left - 1
     end
-    weigh(company)
   end
   if redis.call('EXISTS', key('line', line)) == 0 then
     redis.call('SREM', key('parked'), line)
     redis.call('SREM', key('asides', company), aside)
   end
 end
-tell_work(queues)
+join_lines()
 return { tonumber(ARGV[1]) - left, lost }
