@@ -78,6 +78,11 @@ class Settings(BaseSettings):
         description="How often an address may come without a key that works, at each API process, before only keys are"
         " looked at that the process knows already. 0 for no limit.",
     )
+    trusted_proxies: Annotated[list[str], NoDecode] = Field(
+        [],
+        description="Addresses and networks of proxies in front of the API, with commas between, that tell where a"
+        " request comes from (X-Forwarded-For) and by which scheme (X-Forwarded-Proto). Nobody else is believed.",
+    )
     metrics_token: SecretStr | None = Field(
         None,
         min_length=16,
@@ -205,7 +210,17 @@ class Settings(BaseSettings):
             )
         return algorithms
 
-    @field_validator("queues", "oidc_algorithms", mode="before")
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_addresses(cls, proxies: list[str]) -> list[str]:
+        for proxy in proxies:
+            if not addresses.is_network(proxy):
+                raise PydanticCustomError(
+                    "trusted_proxies", "must be addresses and networks, such as 127.0.0.1 or 10.0.0.0/8"
+                )
+        return proxies
+
+    @field_validator("queues", "oidc_algorithms", "trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

@@ -724,6 +724,25 @@ def test_an_api_says_whether_it_asks_for_keys(
 
 
 @pytest.mark.parametrize(
+    ("proxies", "address"),
+    [({}, "127.0.0.1"), ({"TAKETURNS_TRUSTED_PROXIES": "10.0.0.0/8, 127.0.0.1"}, "192.0.2.7")],
+    ids=["nobody trusted", "by a proxy"],
+)
+def test_where_a_change_came_from_is_told_by_trusted_proxies_alone(
+    database_url: str, proxies: dict[str, str], address: str
+) -> None:
+    key = run("keys", "create", "--role", "admin", "--name", "me", url=database_url).stdout.strip()
+    forged = {"X-Forwarded-For": "203.0.113.9, 192.0.2.7, 10.1.2.3"}
+    with process("api", url=database_url, TAKETURNS_PORT="0", **proxies) as api:
+        port = said(api, r"running on http://\S+:(\d+)")[1]
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}) as client:
+            made = client.post("/companies", json={"name": "Acme", "slug": "acme"}, headers=forged)
+            assert made.status_code == 201
+            (entry, *_) = client.get("/audit", params={"companyId": made.json()["id"]}).json()["entries"]
+    assert (entry["action"], entry["address"]) == ("createCompany", address)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("TAKETURNS_AUTHENTICATION", "maybe"),
@@ -733,6 +752,8 @@ def test_an_api_says_whether_it_asks_for_keys(
         ("TAKETURNS_METRICS_TOKEN", "long enough, but with blanks"),
         ("TAKETURNS_OIDC_ISSUER", "http://id.example"),
         ("TAKETURNS_OIDC_JWKS_URL", "http://id.example/keys"),
+        ("TAKETURNS_TRUSTED_PROXIES", "*"),
+        ("TAKETURNS_TRUSTED_PROXIES", "127.0.0.1,proxy.example"),
     ],
 )
 def test_settings_of_keys_that_are_wrong_are_named_and_not_repeated(name: str, value: str) -> None:

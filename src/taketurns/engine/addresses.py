@@ -14,6 +14,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_network(text: str) -> bool:
+    """Whether this names an address, or a network of them."""
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_trustworthy(url: str) -> bool:
     """Whether nobody on the way can change what is read there: by https, or on this machine."""
     try:
