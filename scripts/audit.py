@@ -1,7 +1,8 @@
 """Asks a public advisory service about every package of the locks, by pip-audit, and fails on what it finds.
 
-`requirements/advisories.toml` accepts an advisory, with a reason and until a day. Where no service can be asked nothing
-is known: that is said, and fails nothing, for those who work without a network. Arguments are handed to pip-audit.
+`requirements/advisories.toml` accepts an advisory, with a reason and until a day. Where no service can be asked, or it
+does not know a package, that is said, and the exit code is neither that of a failure nor that of a clean audit.
+Arguments are handed to pip-audit.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 REQUIREMENTS = Path(__file__).parent.parent / "requirements"
 ACCEPTED = REQUIREMENTS / "advisories.toml"
 LONGEST = timedelta(days=92)
+UNKNOWN = 75  # sysexits: try again where there is a network
 UNREACHABLE = re.compile(r"ConnectionError|Could not connect|ConnectTimeout|ReadTimeout|Max retries exceeded|HTTPError")
 NOT_AUDITED = "NOT AUDITED: no advisory service can be reached from here, so nothing is known of the locks."
 OPTIONS = ["--no-deps", "--disable-pip", "--progress-spinner", "off", "--format", "json", "--timeout", "20"]
@@ -38,19 +40,18 @@ class Accepted:
 def main(options: Sequence[str], *, locks: Sequence[Path], accepted: Path = ACCEPTED, today: date) -> int:
     """Audit the locks and print what was found. The exit code."""
     known = [Accepted(**told) for told in tomllib.loads(accepted.read_text("utf-8")).get("accepted", [])]
-    complaints = list(overdue(known, today))
+    complaints, told = list(overdue(known, today)), NOT_AUDITED
     asked = subprocess.run(_command(options, locks, known), capture_output=True, text=True, check=False)
     if asked.stdout.startswith("{"):
         packages = json.loads(asked.stdout)["dependencies"]
         complaints += _findings(packages)
-        print(reach(packages))
-    elif UNREACHABLE.search(asked.stderr):
-        print(NOT_AUDITED)
-    else:
+        told = reach(packages)
+    elif not UNREACHABLE.search(asked.stderr):
         complaints.append(f"pip-audit failed:\n{asked.stderr}")
+    print(told)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
-    return 1 if complaints else 0
+    return 1 if complaints else UNKNOWN if "NOT AUDITED" in told else 0
 
 
 def reach(packages: Sequence[Any]) -> str:

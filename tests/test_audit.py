@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import date
@@ -14,6 +16,7 @@ import pytest
 
 from scripts import audit
 
+ROOT = Path(__file__).parent.parent
 TODAY = date(2030, 1, 31)
 LOCK = f"""\
 hasty==1.0 \\
@@ -131,7 +134,7 @@ def test_a_service_that_cannot_be_reached_fails_nothing_and_is_said_to_be(
     service: Service, accepted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service.status = 403
-    assert audited(service.url, accepted) == 0
+    assert audited(service.url, accepted) == audit.UNKNOWN
     assert capsys.readouterr().out == f"{audit.NOT_AUDITED}\n"
     accepted.write_text(ACCEPTED.format(until="2030-01-30", reason="we never hurry"))
     assert audited("http://127.0.0.1:1/v1/query", accepted) == 1
@@ -152,3 +155,29 @@ def test_a_lock_that_cannot_be_read_fails(service: Service, accepted: Path, caps
     missing = accepted.parent / "missing.txt"
     assert audit.main([], locks=[missing], accepted=accepted, today=TODAY) == 1
     assert "pip-audit failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "told"),
+    [
+        ([0, 0], 0, "All checks passed."),
+        ([0, audit.UNKNOWN], 0, "Could not be made, so nothing is known:\n  two"),
+        ([1, audit.UNKNOWN], 1, "Failed:\n  one"),
+        ([0, 2], 1, "Failed:\n  two"),
+    ],
+)
+def test_a_check_that_could_not_be_made_fails_nothing_and_is_told_at_the_end(
+    tmp_path: Path, codes: list[int], code: int, told: str
+) -> None:
+    """The script itself, with other checks."""
+    ours = re.sub(r"(?m)^check .*\n", "", (ROOT / "scripts" / "check").read_text("utf-8"))
+    checks = "".join(
+        f"{name}() {{ return {one}; }}\ncheck {name}\n" for name, one in zip(("one", "two"), codes, strict=True)
+    )
+    script = tmp_path / "scripts" / "check"
+    script.parent.mkdir()
+    script.write_text(ours.replace("\n}\n", f"\n}}\n{checks}", 1))
+    made = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
+    assert made.returncode == code
+    assert told in f"{made.stderr}{made.stdout}"
+    assert ("All checks passed." in made.stdout) == (codes == [0, 0])
