@@ -473,6 +473,7 @@ class TakingTurns:
             claimed += claimed_ids(taken)
         assert claimed == [task_id for _, task_id in sorted(expected, key=lambda item: item[0])]
 
+    # Fault 067.
     async def test_a_newcomer_is_next(self, cell: Cell) -> None:
         for slug in ("a", "b", "c"):
             cell.add_company(slug)

@@ -150,6 +150,27 @@ def test_work_that_comes_in_while_its_company_leaves_the_rotation_is_not_forgott
     assert bare_cell.contradictions() == []
 
 
+def test_what_is_under_way_for_a_company_keeps_nobody_else_of_it_waiting(bare_cell: PostgresCell) -> None:  # fault 080
+    """There is no row that all of a company's tasks write: who creates some, and who ends some, may take its time."""
+    bare_cell.add_company("acme")
+    bare_cell.submit("acme", 6)
+    slow, quick = bare_cell.take(2), bare_cell.take(2)
+    with (
+        other_connection(bare_cell) as enqueuing,
+        other_connection(bare_cell) as settling,
+        enqueuing.transaction(),
+        settling.transaction(),
+    ):
+        bare_cell.submit("acme", 2, on=enqueuing)
+        assert bare_cell.finish(slow, on=settling) == 2
+        bare_cell.connection.execute("set lock_timeout = '100ms'")
+        bare_cell.submit("acme", 2)
+        assert bare_cell.finish(quick) == 2
+        assert bare_cell.finish(bare_cell.take(9)) == 4
+    assert bare_cell.finish(bare_cell.take(9)) == 2
+    assert bare_cell.standing() == {"completed": 10}
+
+
 def test_work_that_comes_in_after_its_company_left_waits_for_the_claim_to_commit(bare_cell: PostgresCell) -> None:
     """A claim has taken the company out, and has not committed yet, when an enqueue begins."""
     bare_cell.add_company("acme")

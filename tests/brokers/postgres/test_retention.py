@@ -189,6 +189,7 @@ async def test_a_task_that_is_retried_by_hand_is_forgotten_after_its_new_end(cel
     assert (await cell.broker.prune(WEEK, at=NOON + 18 * DAY)).tasks == 1
 
 
+# Fault 167.
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_raised_retention_forgets_nothing_and_a_lowered_one_forgets_in_batches(
     bare_cell: PostgresCell, status: str
