@@ -36,6 +36,9 @@ async def test_a_task_that_is_not_due_waits_for_its_time(life: Life) -> None:
     told = await reason(life, task, at=at + timedelta(seconds=20))
     assert (told.reason, told.until) == (Reason.NOT_DUE, at + timedelta(seconds=60))
     assert (told.facts.scheduled_seconds, told.facts.pending_seconds) == (20, 0)
+    await another(life, "other")
+    told = await reason(life, task, at=at)
+    assert told.facts.turns_ahead <= 1  # a company that has no turn comes back to where the rotation is
 
 
 async def test_the_wait_divides_into_the_part_before_it_was_due_and_the_part_after(life: Life) -> None:

@@ -3,7 +3,7 @@
 -- farther away counts as that; a worker whose last beat is older than `living` is none, but a pass that comes again is.
 -- Lives on the (company_id, task_id) index of each place, on pending_tasks_pkey from the head of the company's line and
 -- on turns_pkey from the front of the rotation; pauses, workers and heartbeats are read whole. A line that rests is
--- where it will come back to.
+-- where it will come back to, and so is a company that has none.
 
 create or replace function why(
     of_company uuid,
@@ -86,9 +86,11 @@ as $$
                 order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit most + 1
             ) p
         ),
-        coalesce(case when l.rests_place is null
+        coalesce(case when l.queue is not null and l.rests_place is null
             then (select n.number - 1 from turn n where n.company_id = of_company)
-            else (select count(*) from turn n where (n.place, n.company_id) < (l.rests_place, of_company)) end, most + 1)
+            else (select count(*) from turn n
+                where (n.place, n.company_id) < (coalesce(l.rests_place, place_reached(t.queue)), of_company))
+            end, most + 1)
     from waiting t
     cross join moment m
     join tasks k on k.company_id = of_company and k.id = of_task
