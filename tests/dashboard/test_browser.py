@@ -94,7 +94,7 @@ async def furnished(database: Database, broker: PostgresBroker, acme: Company) -
         for task in await broker.claim(new_id(), queues=["default"], batch=10):
             report = Report(task, outcome, error="ValueError: no" if outcome is Outcome.FAILED else None)
             await broker.settle([report])
-            attempts.add(report)
+            attempts.add([report])
     await attempts.step()
     await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(3)])
 

@@ -196,7 +196,7 @@ async def test_charts_are_made_of_roll_ups_and_can_be_read_as_tables(
     for task in await broker.claim(new_id(), queues=["default"], batch=10):
         report = Report(task, Outcome.FAILED if task.company_id == globex.id else Outcome.COMPLETED)
         await broker.settle([report])
-        attempts.add(report)
+        attempts.add([report])
     await attempts.step()
     for path, sums in (
         ("/companies/acme", {"completed": 4, "failed": 0}),

@@ -1,7 +1,6 @@
 """A claimed task as a broker would hand it out."""
 
 import uuid
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,4 +30,4 @@ def claimed(type: str = "work", payload: str = "{}", **changes: Any) -> ClaimedT
         traceparent=None,
         claim_token=uuid.uuid4(),
     )
-    return replace(task, **changes)
+    return task._replace(**changes)

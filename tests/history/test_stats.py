@@ -102,10 +102,10 @@ async def test_what_workers_settled_is_added_up(life: Life) -> None:
     workers = [Attempts(life.database) for _ in range(2)]
     for worker in workers:
         for waited in (1.0, 1.0, 100.0):
-            worker.add(ended(life, Outcome.COMPLETED, waited=waited))
-        worker.add(ended(life, Outcome.RETRY, waited=1.0))
-        worker.add(ended(life, Outcome.FAILED, waited=5000.0, rescues=1))
-        worker.add(ended(life, Outcome.DEFERRED, waited=5000.0))
+            worker.add([ended(life, Outcome.COMPLETED, waited=waited)])
+        worker.add([ended(life, Outcome.RETRY, waited=1.0)])
+        worker.add([ended(life, Outcome.FAILED, waited=5000.0, rescues=1)])
+        worker.add([ended(life, Outcome.DEFERRED, waited=5000.0)])
         await worker.step()
         await worker.step()
     told = await read(life)
@@ -117,7 +117,7 @@ async def test_what_workers_settled_is_added_up(life: Life) -> None:
 
 async def test_jobs_have_figures_of_their_own(life: Life) -> None:
     jobs = Attempts(life.database, lane="jobs")
-    jobs.add(ended(life, Outcome.COMPLETED, waited=1.0))
+    jobs.add([ended(life, Outcome.COMPLETED, waited=1.0)])
     await jobs.step()
     told = await read(life)
     assert (told.tasks.completed, told.jobs.completed) == (0, 1)
@@ -125,11 +125,11 @@ async def test_jobs_have_figures_of_their_own(life: Life) -> None:
 
 async def test_what_cannot_be_told_is_told_the_next_time(life: Life) -> None:
     attempts = Attempts(life.database)
-    attempts.add(ended(life, Outcome.COMPLETED, waited=1.0))
+    attempts.add([ended(life, Outcome.COMPLETED, waited=1.0)])
     await life.execute("alter table rollups rename to elsewhere")
     with pytest.raises(Exception, match="rollups"):
         await attempts.step()
-    attempts.add(ended(life, Outcome.COMPLETED, waited=9.0))
+    attempts.add([ended(life, Outcome.COMPLETED, waited=9.0)])
     await life.execute("alter table elsewhere rename to rollups")
     await attempts.step()
     assert (await read(life)).tasks.completed == 2
@@ -137,8 +137,8 @@ async def test_what_cannot_be_told_is_told_the_next_time(life: Life) -> None:
 
 async def test_attempts_of_a_company_that_is_gone_hold_up_no_others(life: Life) -> None:
     attempts = Attempts(life.database)
-    attempts.add(ended(life, Outcome.COMPLETED, waited=1.0, company=uuid4()))
-    attempts.add(ended(life, Outcome.COMPLETED, waited=1.0))
+    attempts.add([ended(life, Outcome.COMPLETED, waited=1.0, company=uuid4())])
+    attempts.add([ended(life, Outcome.COMPLETED, waited=1.0)])
     await attempts.step()
     assert len(await periods(life)) == 1
 
@@ -209,8 +209,8 @@ async def test_waits_are_told_apart_by_who_floods(life: Life) -> None:
     before = counted("noisy"), counted("quiet")
     attempts = Attempts(life.database)
     for _ in range(3):
-        attempts.add(ended(life, Outcome.COMPLETED, waited=60.0))
-    attempts.add(ended(life, Outcome.COMPLETED, waited=0.01, company=quiet.id))
+        attempts.add([ended(life, Outcome.COMPLETED, waited=60.0)])
+    attempts.add([ended(life, Outcome.COMPLETED, waited=0.01, company=quiet.id)])
     await attempts.step()
     assert (counted("noisy") - before[0], counted("quiet") - before[1]) == (3, 1)
 

@@ -45,7 +45,7 @@ class TaskType:
         except Exception as error:  # a validator of the application's own may raise anything
             told = f"cannot be checked: a validator of the handler's raised {type(error).__name__}"
             raise InvalidPayload(self.name, [{"loc": (), "msg": told, "type": "validator_failed"}]) from error
-        return dict(model.__dict__)
+        return model.__dict__
 
     @property
     def payload_schema(self) -> dict[str, Any]:

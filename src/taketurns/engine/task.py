@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from taketurns.engine import limits, rescue
@@ -112,8 +112,7 @@ class Enqueued:
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedTask:
+class ClaimedTask(NamedTuple):
     """A task in a worker's hand. `claim_token` is the claim's; reports without it change nothing."""
 
     company_id: UUID
@@ -157,8 +156,7 @@ class Claimed(list[ClaimedTask]):
         self.again_at = again_at
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """How one attempt ended. `result` is JSON text; `delay_seconds` is for a retry and for what is deferred."""
 
     task: ClaimedTask

@@ -23,20 +23,15 @@ _making_an_event = threading.Lock()
 class Context:
     """One attempt at one task. Made for every attempt, so what few handlers ask for is made when they ask."""
 
-    __slots__ = ("__weakref__", "_budgets", "_cancelled", "_deadline", "_log", "_loop", "_task", "is_cancelled")
+    __slots__ = ("__weakref__", "_budgets", "_cancelled", "_log", "_loop", "_task", "began_at", "is_cancelled")
 
     def __init__(
-        self,
-        task: ClaimedTask,
-        *,
-        timeout_seconds: float | None = None,
-        budgets: Budgets | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
+        self, task: ClaimedTask, budgets: Budgets | None = None, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
         self._task = task
         self._budgets = budgets
         self._loop = loop
-        self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        self.began_at = time.monotonic()
         self.is_cancelled = False
         self._cancelled: threading.Event | None = None
         self._log: FilteringBoundLogger | None = None
@@ -99,7 +94,8 @@ class Context:
     @property
     def remaining_seconds(self) -> float | None:
         """Seconds until the timeout strikes, below 0 once it has; None without a timeout."""
-        return None if self._deadline is None else self._deadline - time.monotonic()
+        timeout_seconds = self._task.timeout_seconds
+        return None if timeout_seconds is None else self.began_at + timeout_seconds - time.monotonic()
 
     @property
     def cancelled(self) -> threading.Event:
@@ -176,6 +172,7 @@ def current() -> Context:
 
 
 def enter(context: Context) -> None:
-    """Make it the current one, for the rest of this asyncio task or thread's call."""
+    """Make it the current one, for the rest of this asyncio task or thread's call: its handler begins."""
+    context.began_at = time.monotonic()
     _current.set(context)
     telemetry.about.set(context.log_fields)

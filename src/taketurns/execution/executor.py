@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from types import CoroutineType
+from typing import Any, NamedTuple
 
 import pydantic_core
 from structlog.typing import FilteringBoundLogger
@@ -64,6 +65,8 @@ class Executor:
         self._surroundings = copy_context()  # an attempt is begun by the end of another, and must see nothing of it
         self._line: deque[Attempt] = deque()
         self._runner: asyncio.Task[None] | None = None
+        self._returned: deque[tuple[Attempt, Ending]] = deque()
+        self._is_woken = False
         self.log: FilteringBoundLogger = telemetry.logger("execution").bind()
 
     async def execute(self, task: ClaimedTask) -> Report:
@@ -93,6 +96,11 @@ class Executor:
         if self._runner is None:
             self._runner = self._new_runner()
 
+    def run_in_thread(self, attempt: Attempt) -> None:
+        """Have the handler of an attempt called in a thread soon."""
+        loop = asyncio.get_running_loop()
+        self.threads.submit(partial(self._run_in_thread, attempt, loop))
+
     def close(self) -> None:
         """Let the threads end. Attempts should have."""
         self.threads.close()
@@ -115,15 +123,29 @@ class Executor:
         if rest is not None:
             await rest
 
+    def _run_in_thread(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+        # Not by way of a variable: an error's traceback leads to this frame, and back to the error (fault 109).
+        self._returned.append((attempt, copy_context().run(attempt.call_in_thread)))
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._end_returned)
+
+    def _end_returned(self) -> None:
+        """One wake-up of the loop is for all that have returned by then."""
+        self._is_woken = False
+        while self._returned:
+            attempt, ending = self._returned.popleft()
+            attempt.end(ending)
+
     def _begin(self, attempt: Attempt, runner: asyncio.Task[None]) -> Awaitable[None] | None:
         """Run a handler until it waits, in a context of its own; answers what is left of it, or None."""
         surroundings = self._surroundings.copy()
-        running = attempt.run(runner)
-        try:
-            waits_for = surroundings.run(running.send, None)
-        except StopIteration:
-            return None
-        return _rest(running, waits_for, surroundings)
+        come_to = surroundings.run(attempt.call, runner)
+        if isinstance(come_to, _Waiting):
+            return attempt.rest(come_to, surroundings)
+        attempt.end(come_to)
+        return None
 
 
 class Attempt:
@@ -134,6 +156,7 @@ class Attempt:
         "_done",
         "_executor",
         "_is_overdue",
+        "_limit",
         "_loop",
         "_timer",
         "_type",
@@ -141,39 +164,37 @@ class Attempt:
         "has_ended",
         "is_cancelled",
         "seconds",
-        "started_at",
         "task",
     )
 
     def __init__(self, executor: Executor, task: ClaimedTask, done: Done) -> None:
         self.task = task
         self.is_cancelled = False
-        self.started_at = time.monotonic()
+        self.has_ended = False
         self.seconds = 0.0
         self._executor = executor
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self.context = Context(task, timeout_seconds=task.timeout_seconds, budgets=executor.budgets, loop=self._loop)
+        self.context = Context(task, executor.budgets, self._loop)
         self._type: TaskType | None = None
+        self._limit: float | None = None
         self._asyncio_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.has_ended = False
         self._is_overdue = False
 
     def begin(self) -> None:
-        """Call the handler. Only Executor.start does."""
+        """Have the handler called. Only Executor.start does."""
         try:
             self._type = self._executor.registry.get(self.task.type)
-            limit = _checked_timeout(self.task.timeout_seconds)
+            self._limit = _checked_timeout(self.task.timeout_seconds)
         except (UnknownType, ValueError) as error:
-            self._end(Unfit(str(error)))
+            self.end(Unfit(str(error)))
             return
-        if limit is not None:
-            self._timer = self._loop.call_later(limit, self._overdue, limit)
         if self._type.is_async:
             self._executor.line_up(self)
         else:
-            self._executor.threads.submit(partial(self._run_in_thread, self._type))
+            self._time()
+            self._executor.run_in_thread(self)
 
     def cancel(self) -> None:
         """Tell the handler to stop: an async one is cancelled, a sync one finds `ctx.cancelled` set."""
@@ -186,48 +207,69 @@ class Attempt:
         if self._asyncio_task is not None:
             self._asyncio_task.cancel()
 
-    async def run(self, runner: asyncio.Task[None]) -> None:
-        """Call the async handler, in this asyncio task. Only the executor does."""
-        if self._type is not None and not self.has_ended:
-            self._asyncio_task = runner
-            self._end(await self._called(self._type))
-
-    async def _called(self, type: TaskType) -> Ending:
-        if self.context.is_cancelled:
-            return Cancelled()
-        enter(self.context)
+    def call(self, runner: asyncio.Task[None]) -> Ending | _Waiting:
+        """Call the async handler, in this asyncio task, until it waits. Only the executor does."""
+        self._asyncio_task = runner
+        arguments = self._entered()
+        if not isinstance(arguments, dict):
+            return arguments
         try:
-            arguments = _arguments(type, self.task, self.context)
-        except _Unfit as unfit:
-            return Unfit(str(unfit))
-        try:
-            return Returned(await type.handler(**arguments))
+            called = self._handler(**arguments)
+            if type(called) is not CoroutineType:
+                called = _awaited(called)
+            return _Waiting(called, called.send(None))
+        except StopIteration as stop:
+            return Returned(stop.value)
         except BaseException as error:  # fault 095: SystemExit and its kin end the attempt, not the worker
-            if isinstance(error, GeneratorExit) and not self._loop.is_running():  # it is closed with its loop
-                raise
             return Raised(error)
 
-    def _run_in_thread(self, type: TaskType) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            # Not by way of a variable: an error's traceback leads to this frame, and back to the error (fault 109).
-            self._loop.call_soon_threadsafe(self._end, copy_context().run(self._called_in_thread, type))
+    async def rest(self, waiting: _Waiting, surroundings: contextvars.Context) -> None:
+        """Go on with an async handler that waits, to its end. Only the executor does."""
+        self._time()
+        try:
+            value = await _resumed(waiting, surroundings)
+        except BaseException as error:  # fault 095
+            if isinstance(error, GeneratorExit) and not self._loop.is_running():  # it is closed with its loop
+                raise
+            self.end(Raised(error))
+        else:
+            self.end(Returned(value))
 
-    def _called_in_thread(self, type: TaskType) -> Ending:
-        if self.context.is_cancelled:
-            return Cancelled()
-        enter(self.context)
+    def call_in_thread(self) -> Ending:
+        """Call the sync handler, in this thread. Only the executor does."""
+        arguments = self._entered()
+        if not isinstance(arguments, dict):
+            return arguments
         try:
-            arguments = _arguments(type, self.task, self.context)
-        except _Unfit as unfit:
-            return Unfit(str(unfit))
-        try:
-            return _refuse_awaitable(type.handler(**arguments))
+            return _refuse_awaitable(self._handler(**arguments))
         except BaseException as error:  # fault 095
             return Raised(error)
 
+    def _entered(self) -> dict[str, Any] | Ending:
+        """The arguments of the handler, which begins; or how the attempt has ended without it."""
+        if self.context.is_cancelled:
+            return Cancelled()
+        enter(self.context)
+        assert self._type is not None  # noqa: S101
+        try:
+            return _arguments(self._type, self.task, self.context)
+        except _Unfit as unfit:
+            return Unfit(str(unfit))
+
+    @property
+    def _handler(self) -> Callable[..., Any]:
+        assert self._type is not None  # noqa: S101
+        return self._type.handler
+
+    def _time(self) -> None:
+        """Begin to watch the time that the handler has. One that never waits cannot be stopped, and needs none."""
+        if self._limit is not None:
+            left = self.context.began_at + self._limit - time.monotonic()
+            self._timer = self._loop.call_later(left, self._overdue, self._limit)
+
     def _overdue(self, limit: float) -> None:
         """Past the timeout: tell the handler, tell it again, and at last leave an async one behind."""
-        late = time.monotonic() - self.started_at - limit
+        late = time.monotonic() - self.context.began_at - limit
         if not self._is_overdue:
             self._is_overdue = True
             self._executor.log.warning(Event.TASK_TIMED_OUT, **self.context.log_fields())
@@ -235,19 +277,20 @@ class Attempt:
             self._executor.log.error(Event.TASK_ABANDONED, **self.context.log_fields())
             self._executor.abandoned.add(self._asyncio_task)
             self._asyncio_task.add_done_callback(self._executor.abandoned.discard)
-            self._end(TimedOut(limit, has_stopped=False))
+            self.end(TimedOut(limit, has_stopped=False))
             return
         self._stop()
         self._timer = self._loop.call_later(NUDGE_SECONDS, self._overdue, limit)
 
-    def _end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> None:
+        """Report how it ended, unless that was done."""
         if self.has_ended:
             return
         self.has_ended = True
         self._asyncio_task = None
         if self._timer is not None:
             self._timer.cancel()
-        self.seconds = time.monotonic() - self.started_at
+        self.seconds = time.monotonic() - self.context.began_at
         self._done(self, self._report(self._judged(ending)))
 
     def _judged(self, ending: Ending) -> Ending:
@@ -301,18 +344,29 @@ def _refuse_awaitable(value: object) -> Ending:
     return Returned(value)
 
 
+class _Waiting(NamedTuple):
+    """A coroutine that waits, and what for."""
+
+    coroutine: Coroutine[Any, Any, Any]
+    waits_for: Any
+
+
+async def _awaited(called: Awaitable[Any]) -> Any:
+    """What a handler answers that only says that it is async, as a coroutine."""
+    return await called
+
+
 @types.coroutine
-def _rest(
-    running: Coroutine[Any, Any, None], waits_for: Any, surroundings: contextvars.Context
-) -> Generator[Any, Any, None]:
-    """What is left of a coroutine that waits, in the context in which it began."""
+def _resumed(waiting: _Waiting, surroundings: contextvars.Context) -> Generator[Any, Any, Any]:
+    """The rest of a coroutine that waits, in the context in which it began; answers what it returns."""
+    coroutine, waits_for = waiting
     while True:
         try:
             try:
                 answer = yield waits_for
             except BaseException as error:
-                waits_for = surroundings.run(running.throw, error)
+                waits_for = surroundings.run(coroutine.throw, error)
             else:
-                waits_for = surroundings.run(running.send, answer)
-        except StopIteration:
-            return
+                waits_for = surroundings.run(coroutine.send, answer)
+        except StopIteration as stop:
+            return stop.value

@@ -7,6 +7,7 @@ would.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -18,12 +19,14 @@ class Threads:
         self._most = most
         self._name = name
         self._started = 0
-        self._idle = threading.Semaphore(0)
+        self._idle: deque[None] = deque()  # one for each thread that has nothing to do
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def submit(self, call: Callable[[], None]) -> None:
         """Have it called soon. `call` must not raise. Only the thread that made this pool may submit."""
-        if not self._idle.acquire(blocking=False) and self._started < self._most:
+        if self._idle:
+            self._idle.pop()
+        elif self._started < self._most:
             self._started += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
         self._calls.put(call)
@@ -37,4 +40,4 @@ class Threads:
         while (call := self._calls.get()) is not None:
             call()
             del call
-            self._idle.release()
+            self._idle.append(None)

@@ -46,7 +46,7 @@ class _UuidsDumper(Dumper):
     oid = _UUID.array_oid
 
     def dump(self, obj: Uuids) -> bytes:
-        return _head(_UUID, obj) + b"".join([_UUID_LENGTH + uuid.bytes for uuid in obj])
+        return _head(_UUID, len(obj)) + b"".join([_UUID_LENGTH + uuid.int.to_bytes(16) for uuid in obj])
 
 
 class _TextsDumper(Dumper):
@@ -54,14 +54,17 @@ class _TextsDumper(Dumper):
     oid = _TEXT.array_oid
 
     def dump(self, obj: Texts) -> bytes:
-        return _head(_TEXT, obj) + b"".join([_NULL if text is None else _element(text) for text in obj])
+        elements = {text: _element(text) for text in set(obj)}  # many are the same
+        return _head(_TEXT, len(obj), has_nulls=None in elements) + b"".join([elements[text] for text in obj])
 
 
-def _head(element: TypeInfo, array: tuple[object, ...]) -> bytes:
-    return _HEAD.pack(1, None in array, element.oid, len(array), 1)
+def _head(element: TypeInfo, length: int, *, has_nulls: bool = False) -> bytes:
+    return _HEAD.pack(1, has_nulls, element.oid, length, 1)
 
 
-def _element(text: str) -> bytes:
+def _element(text: str | None) -> bytes:
+    if text is None:
+        return _NULL
     encoded = text.encode()
     return _LENGTH.pack(len(encoded)) + encoded
 

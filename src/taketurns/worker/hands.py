@@ -58,6 +58,9 @@ class Hands:
 
     @property
     def free(self) -> int:
+        """How many more tasks may be taken; none while so many wait that no hand will be free soon."""
+        if len(self.waiting) * 2 > self.capacity - self.concurrency:
+            return 0
         return self.capacity - self.held
 
     def tasks(self) -> Iterator[ClaimedTask]:
@@ -135,11 +138,15 @@ class Hands:
             self._settler.release((report.task,))
         else:
             self._settler.forget(report)
-        self._start_waiting()
+        if self.waiting:
+            self._start_waiting()
+        else:
+            self._tell()
 
     def _tell(self) -> None:
-        if self.held:
+        if self.running or self.waiting:
             self.is_empty.clear()
         else:
             self.is_empty.set()
-        self._on_free()
+        if self.free:
+            self._on_free()

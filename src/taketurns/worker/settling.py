@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -44,7 +44,7 @@ class Settler:
         series: SeriesByType,
         *,
         on_settled: Callable[[], None] = lambda: None,
-        count: Callable[[Report], None] | None = None,
+        count: Callable[[Iterable[Report]], None] = lambda _: None,
         linger_seconds: float = 0.002,
         most: int = 500,
         unsettled_most: int = 2_000,
@@ -53,7 +53,7 @@ class Settler:
         self._broker = broker
         self._series = series
         self._on_settled = on_settled
-        self._count_attempt = count
+        self._count_attempts = count
         self._linger_seconds = linger_seconds
         self._most = most
         self._unsettled_most = unsettled_most
@@ -71,9 +71,10 @@ class Settler:
     def report(self, report: Report, *, seconds: float) -> None:
         """Have the end of an attempt settled soon."""
         self._ended.append(Ended(report, seconds))
-        self._all_settled.clear()
-        self._some.set()
-        if len(self._ended) >= self._most:
+        if len(self._ended) == 1:
+            self._all_settled.clear()
+            self._some.set()
+        elif len(self._ended) >= self._most:
             self._enough.set()
 
     def release(self, tasks: Iterable[ClaimedTask]) -> None:
@@ -86,7 +87,7 @@ class Settler:
 
     def forget(self, report: Report) -> None:
         """Count an attempt that is nobody's any more."""
-        self._count(Ended(report, 0.0))
+        self._count(report.task.type, report.outcome, 1)
         self._log.info(Event.TASK_CANCELLED, **_fields(report))
 
     @property
@@ -196,24 +197,21 @@ class Settler:
         self._settled([Ended(substitute, ended.seconds)], settled)
 
     def _settled(self, batch: Sequence[Ended], settled: set[UUID]) -> None:
-        counts: Counter[tuple[str, Outcome]] = Counter()
-        is_debug = self._log.is_enabled_for(logging.DEBUG) and telemetry.is_told("worker", logging.DEBUG)
-        are_all_settled = len(settled) == len(batch)
         for ended in batch:
-            report = ended.report
-            task = report.task
-            del self._settling[task.task_id.int]
-            if not are_all_settled and task.task_id not in settled:
-                self._ignored(report)
-                continue
-            counts[task.type, report.outcome] += 1
-            if self._count_attempt is not None:
-                self._count_attempt(report)
-            self._series[task.type].seconds.observe(ended.seconds)
-            if is_debug or report.outcome is not Outcome.COMPLETED:
-                self._tell_outcome(ended)
-        for (type, ended_as), count in counts.items():
-            self._count_many(type, ended_as, count)
+            del self._settling[ended.report.task.task_id.int]
+        if len(settled) < len(batch):
+            for ended in batch:
+                if ended.report.task.task_id not in settled:
+                    self._ignored(ended.report)
+            batch = [ended for ended in batch if ended.report.task.task_id in settled]
+        seconds: defaultdict[tuple[str, Outcome], list[float]] = defaultdict(list)
+        for ended in batch:
+            seconds[ended.report.task.type, ended.report.outcome].append(ended.seconds)
+        for (type, ended_as), of_each in seconds.items():
+            self._count(type, ended_as, len(of_each))
+            self._series[type].seconds.observe(of_each)
+        self._count_attempts(ended.report for ended in batch)
+        self._tell_outcomes(batch)
         self._on_settled()
 
     def _ignored(self, report: Report) -> None:
@@ -222,10 +220,7 @@ class Settler:
         self.tally.lost += 1
         self._log.warning(Event.REPORT_IGNORED, outcome=report.outcome.value, **_fields(report))
 
-    def _count(self, ended: Ended) -> None:
-        self._count_many(ended.report.task.type, ended.report.outcome, 1)
-
-    def _count_many(self, type: str, ended_as: Outcome, count: int) -> None:
+    def _count(self, type: str, ended_as: Outcome, count: int) -> None:
         series = self._series[type]
         series.processed[ended_as.value].inc(count)
         match ended_as:
@@ -240,6 +235,12 @@ class Settler:
                 self.tally.failed += count
             case Outcome.CANCELLED:
                 self.tally.lost += count
+
+    def _tell_outcomes(self, batch: Iterable[Ended]) -> None:
+        is_debug = self._log.is_enabled_for(logging.DEBUG) and telemetry.is_told("worker", logging.DEBUG)
+        for ended in batch:
+            if is_debug or ended.report.outcome is not Outcome.COMPLETED:
+                self._tell_outcome(ended)
 
     def _tell_outcome(self, ended: Ended) -> None:
         fields = _fields(ended.report) | {"seconds": round(ended.seconds, 3)}

@@ -115,7 +115,7 @@ class Worker:
             broker,
             SeriesByType(registry.names, outcomes=[outcome.value for outcome in Outcome]),
             on_settled=prospects.work_may_wait,
-            count=None if attempts is None else attempts.add,
+            count=attempts.add if attempts else lambda _: None,
         )
         self.hands = Hands(
             self.executor,

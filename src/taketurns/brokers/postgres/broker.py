@@ -9,11 +9,12 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, sql
 
 from taketurns.brokers.postgres import leases, wakeups
 from taketurns.engine import orders
@@ -127,20 +128,24 @@ class PostgresBroker:
         token = self._make_token()
         rows = await self.database.call("claim", worker_id, list(queues), batch, token, list(skipped_types), at)
         again_at = rows.pop()[-1] if rows and rows[-1][-1] is not None else None
-        return Claimed((ClaimedTask(*(*row[:-1], token)) for row in rows), again_at=again_at)
+        return Claimed([ClaimedTask._make((*row[:-1], token)) for row in rows], again_at=again_at)
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
         ordered = sorted(reports, key=lambda report: _order(report.task))
-        rows = await self.database.call(
-            "settle",
-            *_named([report.task for report in ordered]),
-            Texts([report.outcome.value for report in ordered]),
-            texts_or_none([report.result for report in ordered]),
-            texts_or_none([report.error for report in ordered]),
-            _seconds(report.delay_seconds for report in ordered),
-            at,
+        ((settled,),) = await self.database.run(
+            _settle_statement(self.database.schema),
+            (
+                len(ordered),
+                *_named([report.task for report in ordered]),
+                Texts([report.outcome for report in ordered]),
+                texts_or_none([report.result for report in ordered]),
+                texts_or_none([report.error for report in ordered]),
+                _seconds(report.delay_seconds for report in ordered),
+                at,
+            ),
+            binary=True,
         )
-        return {task_id for (task_id,) in rows}
+        return {report.task.task_id for report in ordered} if settled is None else set(settled)
 
     async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
         ordered = sorted(tasks, key=_order)
@@ -251,6 +256,19 @@ def _unknown(company: str) -> Iterator[None]:
         yield
     except psycopg.errors.NoDataFound as error:
         raise UnknownCompany(company) from error
+
+
+@cache
+def _settle_statement(schema: str) -> bytes:
+    """Calls settle.sql. Nearly always all reports count, and then nothing is said of each."""
+    return (
+        sql.SQL(
+            "select case when count(*) < %s then coalesce(array_agg(task_id), '{{}}') end"
+            " from {}(%s, %s, %s, %s, %s, %s, %s, %s) as settled(task_id)"
+        )
+        .format(sql.Identifier(schema, "settle"))
+        .as_bytes()
+    )
 
 
 def _order(task: ClaimedTask) -> tuple[int, int]:
