@@ -202,7 +202,7 @@ async def test_charts_are_made_of_roll_ups_and_can_be_read_as_tables(
         ("/companies/acme", {"completed": 4, "failed": 0}),
         ("/companies/globex?span=15m", {"completed": 0, "failed": 1}),
         ("/?span=24h", {"completed": 4, "failed": 1}),
-        ("/?span=6h", {"company-2": 4}),
+        ("/?span=7d", {"company-2": 4}),
     ):
         page = await browser.page(path)
         looks = [tag.attributes["data-look"] for tag in page.all("th") if "data-look" in tag.attributes]

@@ -9,7 +9,7 @@ from taketurns.dashboard.application import PAGES
 from tests.api.test_documentation import SNAPSHOT
 
 FORMS: Final = {
-    "createTask": "/companies/{company}/tasks/{task}/edited",
+    "createTask": "/tasks",
     "cancelTask": "/companies/{company}/tasks/{task}/cancel",
     "retryTask": "/companies/{company}/tasks/{task}/retry",
     "rescheduleTask": "/companies/{company}/tasks/{task}/reschedule",
@@ -19,8 +19,13 @@ FORMS: Final = {
     "createCompany": "/companies",
     "changeCompany": "/companies/{company}/change",
     "deleteCompany": "/companies/{company}/delete",
-    "changeSchedule": "/companies/{company}/schedules/{schedule}/pause",
+    "createSchedule": "/schedules",
+    "changeSchedule": "/companies/{company}/schedules/{schedule}/change",
     "deleteSchedule": "/companies/{company}/schedules/{schedule}/delete",
+    "putPause": "/pauses",
+    "liftPause": "/pauses/lift",
+    "putPauseOfCompany": "/companies/{company}/pauses",
+    "liftPauseOfCompany": "/companies/{company}/pauses/lift",
     "createKey": "/settings/keys",
     "rotateKey": "/settings/keys/{key}/rotate",
     "revokeKey": "/settings/keys/{key}/revoke",
@@ -32,12 +37,7 @@ FORMS: Final = {
     "stopWorker": "/workers/{worker}/stop",
 }
 LEFT_OUT: Final = {
-    "createBatch": "programs submit, people repeat one task with another payload",
-    "createSchedule": "schedules are declared in code, or made by programs",
-    "putPause": "there are no pages of queues and types",
-    "liftPause": "there are no pages of queues and types",
-    "putPauseOfCompany": "there are no pages of queues and types",
-    "liftPauseOfCompany": "there are no pages of queues and types",
+    "createBatch": "people create one task at a time",
     "createJob": "there are no pages of jobs, whose record is short-lived",
     "cancelJob": "there are no pages of jobs, whose record is short-lived",
     "retryJob": "there are no pages of jobs, whose record is short-lived",

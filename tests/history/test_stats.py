@@ -41,7 +41,8 @@ async def read(life: Life, *, window_seconds: float = 600.0, at: datetime | None
 async def periods(life: Life) -> list[tuple[int, datetime]]:
     async with life.database.connection() as connection:
         cursor = await connection.execute(
-            "select seconds, starts_at from taketurns.rollups order by seconds, starts_at"
+            "select seconds, starts_at from taketurns.rollups where company_id = %s order by seconds, starts_at",
+            (life.company_id,),
         )
         return [(seconds, starts_at) for seconds, starts_at in await cursor.fetchall()]
 
@@ -166,6 +167,7 @@ async def test_minutes_are_made_of_their_periods_once_they_are_over(life: Life) 
         await roll_up(life.database, at=NOON + timedelta(seconds=seconds))
     assert [starts_at for seconds, starts_at in await periods(life) if seconds == 60] == [NOON]
     minutes = select(Rollup.completed, Rollup.failed, Rollup.waits).where(Rollup.seconds == 60)
+    minutes = minutes.where(Rollup.company_id == life.company_id)
     assert await life.database.fetch(minutes) == [(6, 3, [3, 0, 6])]
 
 
@@ -184,7 +186,7 @@ async def test_periods_are_forgotten_when_they_are_old_but_never_before_their_mi
     await tell(life, at=NOON, completed=1)
     later = NOON + timedelta(hours=5)
     await roll_up(life.database, at=later)
-    assert await periods(life) == [(60, NOON)]
+    assert await periods(life) == [(60, NOON), (3600, NOON)]
     assert (await read(life, window_seconds=6 * 3600, at=later)).tasks.completed == 1
     await roll_up(life.database, at=NOON + timedelta(days=8))
     assert await periods(life) == []

@@ -11,7 +11,8 @@ from uuid import UUID
 from taketurns.dashboard.refusals import Refusal
 from taketurns.dashboard.rendering import colour
 from taketurns.dashboard.visits import Visit
-from taketurns.history.series import SPANS, Series, Span, Sum
+from taketurns.history import series
+from taketurns.history.series import EVERYBODY, SPANS, Series, Span, Sum
 
 SHARED_BY: Final = 8
 
@@ -41,9 +42,11 @@ class Chart:
         return not any(value for line in self.lines for value in line.values)
 
 
-def span_of(visit: Visit) -> Span:
-    """The window that the address asks for. Raises Refusal."""
-    name = visit.request.query_params.get("span", "1h")
+def span_of(visit: Visit, begun: datetime | None) -> Span:
+    """The window that the address asks for, or one that suits what has begun then. Raises Refusal."""
+    name = visit.request.query_params.get("span")
+    if name is None:
+        return series.suiting(begun)
     if name not in SPANS:
         raise Refusal(400, "There is no such window", f"Choose one of {', '.join(SPANS)}.")
     return SPANS[name]
@@ -79,14 +82,15 @@ def waits(starts: Sequence[datetime], steps: Sequence[Sum]) -> Chart:
 
 def shares(told: Series, slugs: Mapping[UUID, str]) -> Chart:
     """How many attempts were whose: of the companies that had most, and of all others."""
-    ranked = sorted(told.sums, key=lambda company_id: told.total(company_id).attempts, reverse=True)
-    top, rest = ranked[:SHARED_BY], ranked[SHARED_BY:]
+    top = told.companies[:SHARED_BY]
     lines = [
         Line(slugs.get(company_id, "deleted"), colour(slugs.get(company_id, "deleted")), _attempts(told.of(company_id)))
         for company_id in top
     ]
-    if rest:
-        lines.append(Line(f"{len(rest)} others", "others", _attempts(told.together(rest))))
+    pairs = zip(told.of(EVERYBODY), told.together(top), strict=True)
+    others = _attempts([everybody.without(some) for everybody, some in pairs])
+    if any(others):
+        lines.append(Line("all others", "others", others))
     return Chart("Attempts by company", "count", told.starts, lines, stacked=True)
 
 

@@ -14,7 +14,7 @@ from taketurns.companies.directory import Company
 from taketurns.dashboard import actions, charts
 from taketurns.dashboard.forms import Form
 from taketurns.dashboard.refusals import Refusal
-from taketurns.dashboard.tasks import company_of
+from taketurns.dashboard.tasks import company_of, types_to_choose
 from taketurns.dashboard.visits import Visit, needs
 from taketurns.engine import durations, limits
 from taketurns.engine.key import Role
@@ -53,7 +53,8 @@ async def list_companies(visit: Visit) -> Response:
     database, span = visit.parts.database, SPANS["15m"]
     standings = await board.read(database, limit=LIMIT + 1, offset=offset, like=like)
     shown = standings[:LIMIT]
-    told = await series.read(database, span, [one.id for one in shown])
+    begun = await series.begun_at(database)
+    told = await series.read(database, span, [one.id for one in shown], begun=begun)
     rows = [Row(one, told.total(one.id), told.of(one.id)) for one in shown]
     return visit.page(
         "companies.html",
@@ -63,8 +64,11 @@ async def list_companies(visit: Visit) -> Response:
         limit=LIMIT,
         has_more=len(standings) > LIMIT,
         span=span,
+        seconds=told.seconds,
         is_new=False,
         complaint=None,
+        pauses=await pauses.standing(database, None),
+        types=await types_to_choose(visit),
     )
 
 
@@ -129,10 +133,12 @@ async def delete_company(visit: Visit) -> Response:
 
 
 async def _shown(visit: Visit, company: Company, *, complaint: str | None = None) -> Response:
-    database, span = visit.parts.database, charts.span_of(visit)
+    database = visit.parts.database
+    begun = await series.begun_at(database)
+    span = charts.span_of(visit, begun)
     told = await stats.read(database, company.id, window_seconds=span.window.total_seconds())
     usage = await quotas.usage(database, company.id)
-    over_time = await series.read(database, span, [company.id])
+    over_time = await series.read(database, span, [company.id], begun=begun)
     reason = await why.of_company(database, company.id)
     groups = await failures.page(database, company.id, limit=5)
     latest = await tasks.page(database, company.id, Filter(), limit=LATEST)
@@ -148,6 +154,7 @@ async def _shown(visit: Visit, company: Company, *, complaint: str | None = None
         usage=usage,
         span=span,
         spans=SPANS,
+        seconds=over_time.seconds,
         outcomes=charts.outcomes(over_time.starts, steps),
         waits=charts.waits(over_time.starts, steps),
         reason=reason,
@@ -155,6 +162,7 @@ async def _shown(visit: Visit, company: Company, *, complaint: str | None = None
         failures=groups[0],
         latest=latest.tasks,
         pauses=standing,
+        types=await types_to_choose(visit),
         periods=_PERIODS,
         endings=_ENDINGS,
         kept={ending: _written(getattr(company.retention, ending)) for ending in _ENDINGS},

@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from taketurns.companies import directory
 from taketurns.dashboard.refusals import not_found
 from taketurns.dashboard.tasks import companies_to_choose, company_of
 from taketurns.dashboard.visits import Visit, needs
@@ -46,13 +47,13 @@ async def _of_company(visit: Visit, slug: str, after: str | None) -> tuple[list[
 
 async def _of_those_that_fail(visit: Visit) -> tuple[list[tuple[str, Failure]], bool]:
     database = visit.parts.database
-    standings, told = await asyncio.gather(
-        board.read(database, limit=board.COMPANIES_MOST), series.read(database, SPANS["24h"])
+    standings, busiest = await asyncio.gather(
+        board.read(database, limit=COMPANIES_MOST), series.busiest(database, SPANS["24h"])
     )
-    slugs = {one.id: one.slug for one in standings}
-    failing = sorted(slugs, key=lambda company_id: told.total(company_id).failed, reverse=True)[:COMPANIES_MOST]
+    failing = await directory.find_all(database, busiest.failing)
+    slugs = {one.id: one.slug for one in failing} | {one.id: one.slug for one in standings}
     found: list[tuple[str, Failure]] = []
-    for company_id in failing:
+    for company_id in list(slugs)[:COMPANIES_MOST]:
         page = await failures.page(database, company_id, limit=OF_EACH)
         found += [(slugs[company_id], group) for group in (page[0] if page else ())]
     return sorted(found, key=lambda pair: pair[1].last_failed_at, reverse=True), False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import parse_qsl
@@ -49,6 +50,20 @@ def moment(text: str, *, now: datetime) -> datetime:
         return (written if written.tzinfo else written.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError("A time is now, a length such as 30m, 2h or 1d, or 2030-01-31 12:00, in UTC") from None
+
+
+def payload(text: str) -> str:
+    """A text that is a JSON object, every digit as it was written; nothing is an empty one.
+
+    Raises ValueError for what is none.
+    """
+    try:
+        is_object = isinstance(json.loads(text or "{}"), dict)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The payload is not JSON: {error}") from None
+    if not is_object:
+        raise ValueError("The payload is a JSON object: arguments by name")
+    return text.strip() or "{}"
 
 
 async def read(request: Request) -> Form:

@@ -9,6 +9,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from taketurns.companies import directory
 from taketurns.dashboard import charts
 from taketurns.dashboard.charts import Chart, Line
 from taketurns.dashboard.rendering import count, length
@@ -19,9 +20,10 @@ from taketurns.history import board, figures, heartbeats, series
 from taketurns.history.board import Standing
 from taketurns.history.figures import Figures
 from taketurns.history.heartbeats import Heartbeat
-from taketurns.history.series import SPANS, Series, added
+from taketurns.history.series import EVERYBODY, SPANS, Series, added
 
 LIMIT: Final = 1_000
+FLOODS_MOST: Final = 20
 SILENT_SECONDS: Final = 30.0
 MANY_FAIL: Final = 0.2
 NOISY_SHARE: Final = 2.0
@@ -40,16 +42,20 @@ class Attention:
 @needs(Role.VIEWER)
 async def show(visit: Visit) -> Response:
     """Everything at once, in figures that cost the same whatever the history."""
-    database, span = visit.parts.database, charts.span_of(visit)
-    now, standings, told, beats = await asyncio.gather(
+    database = visit.parts.database
+    begun = await series.begun_at(database)
+    span = charts.span_of(visit, begun)
+    now, standings, busiest, beats = await asyncio.gather(
         figures.read(database),
         board.read(database, limit=LIMIT),
-        series.read(database, span),
+        series.busiest(database, span),
         heartbeats.page(database, limit=100),
     )
+    floods = [one.id for one in standings if one.backlog > board.FEW][:FLOODS_MOST]
+    told = await series.read(database, span, [EVERYBODY, *busiest.most, *busiest.failing, *floods], begun=begun)
     workers = [beat for beat in beats.heartbeats if beat.left_at is None and beat.kind == "worker"]
-    slugs = {one.id: one.slug for one in standings}
-    total = added(told.of_all())
+    slugs = {one.id: one.slug for one in await directory.find_all(database, told.companies[: charts.SHARED_BY])}
+    total = told.total(EVERYBODY)
     return visit.page(
         "overview.html",
         span=span,
@@ -57,9 +63,10 @@ async def show(visit: Visit) -> Response:
         figures=now,
         status=200,
         total=total,
-        minutes=span.window.total_seconds() / 60,
+        seconds=told.seconds,
         hands=sum(worker.concurrency * worker.processes for worker in workers if not _is_silent(worker)),
-        workers=workers,
+        up=[worker for worker in workers if not _is_silent(worker) and not is_of_jobs(worker)],
+        of_jobs=[worker for worker in workers if not _is_silent(worker) and is_of_jobs(worker)],
         silent=[worker for worker in workers if _is_silent(worker)],
         fairness=_fairness(standings),
         attention=list(_attention(now, standings, workers, told)),
@@ -67,8 +74,13 @@ async def show(visit: Visit) -> Response:
         companies=len(standings),
         shares=charts.shares(told, slugs),
         waits=_waits(told, standings),
-        outcomes=charts.outcomes(told.starts, told.of_all()),
+        outcomes=charts.outcomes(told.starts, told.of(EVERYBODY)),
     )
+
+
+def is_of_jobs(worker: Heartbeat) -> bool:
+    """Whether it takes its turns elsewhere: it is heard of, and holds no lease on tasks."""
+    return worker.kind == "worker" and worker.processes == 0
 
 
 def _is_silent(worker: Heartbeat) -> bool:
@@ -84,15 +96,16 @@ def _fairness(standings: Sequence[Standing]) -> float | None:
 
 def _waits(told: Series, standings: Sequence[Standing]) -> Chart:
     """Those whose backlog is large beside those whose is not: a flood should be felt by whoever makes it."""
-    busy = sorted(told.sums, key=lambda company_id: told.total(company_id).attempts, reverse=True)
+    busy = told.companies
     half = sum(told.total(company_id).attempts for company_id in busy) / max(len(busy), 1) * NOISY_SHARE
     backlogs = {one.id: one.backlog for one in standings}
     noisy = [id for id in busy if told.total(id).attempts > half or backlogs.get(id, 0) > board.FEW]
-    quiet = [id for id in busy if id not in set(noisy)]
+    of_noisy = told.together(noisy)
+    of_quiet = [everybody.without(some) for everybody, some in zip(told.of(EVERYBODY), of_noisy, strict=True)]
     lines = [
-        Line(name, look, [step.wait_seconds(0.95) for step in told.together(ids)])
-        for name, look, ids in (("quiet companies", "median", quiet), ("companies that flood", "high", noisy))
-        if ids
+        Line(name, look, [step.wait_seconds(0.95) for step in steps])
+        for name, look, steps in (("quiet companies", "median", of_quiet), ("companies that flood", "high", of_noisy))
+        if added(steps).attempts
     ]
     return Chart("Wait for a turn, 95 of 100 at most", "seconds", told.starts, lines)
 
@@ -101,7 +114,7 @@ def _attention(
     now: Figures, standings: Sequence[Standing], workers: Sequence[Heartbeat], told: Series
 ) -> Iterator[Attention]:
     waiting = now.tasks_by_status[Status.PENDING]
-    if waiting and not any(not _is_silent(worker) for worker in workers):
+    if waiting and all(_is_silent(worker) or is_of_jobs(worker) for worker in workers):
         yield Attention(f"{count(waiting)} tasks wait, and no worker is up.", "/workers", {}, is_bad=True)
     for worker in workers:
         if _is_silent(worker):

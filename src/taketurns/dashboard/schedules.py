@@ -15,9 +15,10 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from taketurns.companies import directory
-from taketurns.dashboard import actions
+from taketurns.dashboard import actions, forms, rendering
+from taketurns.dashboard.forms import Form
 from taketurns.dashboard.refusals import Refusal, not_found
-from taketurns.dashboard.tasks import companies_to_choose, company_of
+from taketurns.dashboard.tasks import companies_to_choose, company_of, types_to_choose
 from taketurns.dashboard.visits import Visit, needs
 from taketurns.engine import limits, schedule
 from taketurns.engine.errors import InvalidOption
@@ -73,6 +74,79 @@ async def list_schedules(visit: Visit) -> Response:
         limit=LIMIT,
         has_more=len(found) > LIMIT,
         companies=await companies_to_choose(visit),
+    )
+
+
+@needs(Role.OPERATOR)
+async def show_new(visit: Visit) -> Response:
+    """The form for a new schedule."""
+    slug = visit.request.query_params.get("company", "").strip()
+    given = {"company": slug, "time_zone": "UTC", "missed": "last", "payload": "{}"}
+    return await _edited(visit, Form(list(given.items())), slug)
+
+
+@needs(Role.OPERATOR)
+async def create_schedule(visit: Visit) -> Response:
+    """Make a schedule of the form's fields; where it cannot be, say so beside them."""
+    form = visit.form
+    company = await company_of(visit, form["company"].strip())
+    return await _save(visit, company.slug, None, path=f"/companies/{company.id}/schedules", done="It is made.")
+
+
+@needs(Role.OPERATOR)
+async def show_change(visit: Visit) -> Response:
+    """The form of a schedule as it stands."""
+    slug, known = await _known(visit)
+    given = {name: getattr(known, name) for name in ("name", "queue", "expression", "time_zone", "missed")}
+    return await _edited(visit, Form([*given.items(), ("payload", rendering.plain(known.payload))]), slug, known)
+
+
+@needs(Role.OPERATOR)
+async def change_schedule(visit: Visit) -> Response:
+    slug, known = await _known(visit)
+    path = f"/companies/{known.company_id}/schedules/{known.id}"
+    return await _save(visit, slug, known, path=path, done="Saved. It holds from the next tick on.")
+
+
+async def _known(visit: Visit) -> tuple[str, Schedule]:
+    name, schedule_id = _named(visit)
+    company = await company_of(visit, name)
+    found = await timetable.find(visit.parts.database, company.id, UUID(schedule_id))
+    if found is None:
+        raise not_found("schedule")
+    return company.slug, found
+
+
+async def _save(visit: Visit, slug: str, known: Schedule | None, *, path: str, done: str) -> Response:
+    form = visit.form
+    names = {"name": "name", "expression": "expression", "timeZone": "time_zone", "missed": "missed"}
+    names |= {"type": "type"} if known is None else {}
+    body = {name: form[field].strip() for name, field in names.items()}
+    if queue := form["queue"].strip():
+        body["queue"] = queue
+    try:
+        payload = forms.payload(form["payload"])
+    except ValueError as error:
+        return await _edited(visit, form, slug, known, f"{error}.")
+    method = "POST" if known is None else "PATCH"
+    answer = await actions.ask(visit, method, path, text=f'{json.dumps(body)[:-1]}, "payload": {payload}}}')
+    if not answer.is_done:
+        return await _edited(visit, form, slug, known, answer.complaint)
+    return visit.go(visit.link("/schedules", company=slug), done)
+
+
+async def _edited(
+    visit: Visit, form: Form, slug: str, known: Schedule | None = None, complaint: str | None = None
+) -> Response:
+    return visit.page(
+        "schedule.html",
+        status=200 if complaint is None else 422,
+        form=form,
+        slug=slug,
+        known=known,
+        complaint=complaint,
+        companies=await companies_to_choose(visit),
+        types=await types_to_choose(visit),
     )
 
 
@@ -158,6 +232,10 @@ def _offset(text: str) -> int:
 
 PAGES = (
     ("GET", "/schedules", list_schedules),
+    ("POST", "/schedules", create_schedule),
+    ("GET", "/schedules/new", show_new),
+    ("GET", "/companies/{company}/schedules/{schedule}/change", show_change),
+    ("POST", "/companies/{company}/schedules/{schedule}/change", change_schedule),
     ("POST", "/companies/{company}/schedules/{schedule}/pause", pause_schedule),
     ("POST", "/companies/{company}/schedules/{schedule}/resume", resume_schedule),
     ("POST", "/companies/{company}/schedules/{schedule}/delete", delete_schedule),

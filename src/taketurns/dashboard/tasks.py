@@ -15,6 +15,7 @@ from starlette.responses import Response
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
 from taketurns.dashboard import actions, forms, rendering, snippets
+from taketurns.dashboard.forms import Form
 from taketurns.dashboard.refusals import Refusal, not_found
 from taketurns.dashboard.visits import Visit, needs
 from taketurns.engine import limits
@@ -28,6 +29,7 @@ from taketurns.storage.models import TaskType, Worker
 
 LIMIT: Final = 50
 MOST_EVENTS: Final = 200
+TYPES_MOST: Final = 500
 ASKED_TWICE_BEYOND: Final = 1_000
 SINCE: Final = {
     "15m": timedelta(minutes=15),
@@ -103,12 +105,49 @@ async def list_tasks(visit: Visit) -> Response:
         slugs=slugs,
         is_whole=is_whole,
         counts=counts,
-        types=await _types(visit),
+        types=await types_to_choose(visit),
         companies=await companies_to_choose(visit),
         since=SINCE,
         after=after,
         next_after=next_after,
         changeable=_CHANGEABLE,
+    )
+
+
+@needs(Role.OPERATOR)
+async def show_new(visit: Visit) -> Response:
+    """The form for a new task."""
+    given = {name: visit.request.query_params.get(name, "").strip() for name in ("company", "type")}
+    return await _new(visit, Form([*given.items(), ("payload", "{}")]))
+
+
+@needs(Role.OPERATOR)
+async def create_task(visit: Visit) -> Response:
+    """Make a task of the form's fields; where it cannot be, say so beside them."""
+    form = visit.form
+    named = {name: form[name].strip() for name in ("company", "type", "queue", "run_after")}
+    company = await company_of(visit, named["company"])
+    try:
+        payload = forms.payload(form["payload"])
+        times = {"runAfter": _sent(forms.moment(named["run_after"], now=visit.now))} if named["run_after"] else {}
+    except ValueError as error:
+        return await _new(visit, form, f"{error}.")
+    rest = {"type": named["type"]} | ({"queue": named["queue"]} if named["queue"] else {}) | times
+    text = f'{json.dumps(rest)[:-1]}, "payload": {payload}}}'
+    answer = await actions.ask(visit, "POST", f"/companies/{company.id}/tasks", text=text)
+    if not answer.is_done:
+        return await _new(visit, form, answer.complaint)
+    return visit.go(visit.link(f"/companies/{company.slug}/tasks/{answer.body['id']}"), "The task is created.")
+
+
+async def _new(visit: Visit, form: Form, complaint: str | None = None) -> Response:
+    return visit.page(
+        "new_task.html",
+        status=200 if complaint is None else 422,
+        form=form,
+        complaint=complaint,
+        companies=await companies_to_choose(visit),
+        types=await types_to_choose(visit),
     )
 
 
@@ -154,9 +193,9 @@ async def run_edited(visit: Visit) -> Response:
     company, record = await _record(visit)
     payload = visit.form["payload"]
     try:
-        json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        return await _shown(visit, payload=payload, complaint=f"The payload is not JSON: {error}.")
+        forms.payload(payload)
+    except ValueError as error:
+        return await _shown(visit, payload=payload, complaint=f"{error}.")
     rest = {
         "type": record.type,
         "queue": record.queue,
@@ -235,6 +274,12 @@ async def companies_to_choose(visit: Visit) -> list[str]:
     return sorted(company.slug for company in page.companies)
 
 
+async def types_to_choose(visit: Visit) -> list[str]:
+    """The types that workers have told of."""
+    statement = select(TaskType.name).order_by(TaskType.name).limit(TYPES_MOST)
+    return [name for (name,) in await visit.parts.database.fetch(statement)]
+
+
 def _sent(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
@@ -271,12 +316,6 @@ async def _total(visit: Visit, company: Company, wanted: Wanted, status: Status)
         created_after=narrowed.created_after,
     )
     return await tasks.total(visit.parts.database, company.id, of_status, exactly=False)
-
-
-async def _types(visit: Visit) -> list[str]:
-    return [
-        name for (name,) in await visit.parts.database.fetch(select(TaskType.name).order_by(TaskType.name).limit(500))
-    ]
 
 
 def _named(visit: Visit) -> tuple[str, str]:
@@ -338,6 +377,8 @@ async def _changed(visit: Visit, method: str, verb: str, done: str, *, body: obj
 
 PAGES = (
     ("GET", "/tasks", list_tasks),
+    ("POST", "/tasks", create_task),
+    ("GET", "/tasks/new", show_new),
     ("POST", "/tasks/change", change_many),
     ("GET", "/companies/{company}/tasks/{task}", show_task),
     ("POST", "/companies/{company}/tasks/{task}/cancel", cancel_task),

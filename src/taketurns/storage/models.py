@@ -579,7 +579,9 @@ class QuotaChange(Base):
 
 
 class Rollup(Base):
-    """What a company's attempts came to in a period of 10 s or of 1 min, as workers told it; see roll_up.sql.
+    """What a company's attempts came to in a period of 10 s, of 1 min or of 1 h, as workers told it; see roll_up.sql.
+
+    Under the id of none is what all of them came to.
 
     `lane` is `tasks` or `jobs`. `waits` counts attempts by how long their tasks had waited for a turn, in the buckets
     of `taketurns.engine.waits`, those of rescued tasks left out; empty buckets at its end are not there.
@@ -588,8 +590,21 @@ class Rollup(Base):
     __tablename__ = "rollups"
     __table_args__ = (
         CheckConstraint("lane in ('tasks', 'jobs')", name="lane"),
-        CheckConstraint("seconds in (10, 60)", name="seconds"),
+        CheckConstraint("seconds in (10, 60, 3600)", name="seconds"),
         Index("rollups_seconds_starts_at_idx", "seconds", "starts_at"),
+        Index(
+            "rollups_most_idx",
+            "seconds",
+            "starts_at",
+            text("(completed + retried + failed)"),
+            postgresql_where=text("seconds > 10 and lane = 'tasks'"),
+        ),
+        Index(
+            "rollups_failed_idx",
+            "seconds",
+            "starts_at",
+            postgresql_where=text("seconds > 10 and failed > 0 and lane = 'tasks'"),
+        ),
     )
 
     company_id: Mapped[UUID] = mapped_column(primary_key=True)

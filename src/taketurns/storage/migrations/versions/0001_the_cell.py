@@ -348,10 +348,24 @@ def upgrade() -> None:
         sa.Column("failed", sa.Integer(), nullable=False),
         sa.Column("waits", postgresql.ARRAY(sa.Integer()), nullable=False),
         sa.CheckConstraint("lane in ('tasks', 'jobs')", name=op.f("rollups_lane_check")),
-        sa.CheckConstraint("seconds in (10, 60)", name=op.f("rollups_seconds_check")),
+        sa.CheckConstraint("seconds in (10, 60, 3600)", name=op.f("rollups_seconds_check")),
         sa.PrimaryKeyConstraint("company_id", "lane", "seconds", "starts_at", name=op.f("rollups_pkey")),
     )
     op.create_index("rollups_seconds_starts_at_idx", "rollups", ["seconds", "starts_at"], unique=False)
+    op.create_index(
+        "rollups_most_idx",
+        "rollups",
+        ["seconds", "starts_at", sa.literal_column("(completed + retried + failed)")],
+        unique=False,
+        postgresql_where=sa.text("seconds > 10 and lane = 'tasks'"),
+    )
+    op.create_index(
+        "rollups_failed_idx",
+        "rollups",
+        ["seconds", "starts_at"],
+        unique=False,
+        postgresql_where=sa.text("seconds > 10 and failed > 0 and lane = 'tasks'"),
+    )
     op.create_table(
         "rotations",
         sa.Column("queue", sa.Text(), nullable=False),
