@@ -7,8 +7,10 @@ from uuid import UUID
 import pytest
 
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.brokers.postgres.heartbeats import Heartbeats
 from taketurns.engine.lease import Holder, Kind
 from taketurns.engine.orders import Wanted, WorkerState
+from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
 from tests.dashboard.browsing import Browser
 
@@ -75,3 +77,27 @@ async def test_what_ends_by_itself_is_given_no_orders(browser: Browser, broker: 
     page = await browser.page("/workers")
     assert "nightly" in page.text
     assert [form for form in page.forms if "/workers/" in form.action] == []
+
+
+async def test_who_takes_turns_of_jobs_is_told_apart_everywhere(
+    browser: Browser, broker: PostgresBroker, database: Database
+) -> None:
+    start(broker, "mail")
+    holder = Holder(queues=("mail",), types=(), concurrency=4, name="quick")
+    of_jobs = Heartbeats(
+        database,
+        holder,
+        last_claim_at=lambda: None,
+        worker_id=new_id,
+        standing=lambda: (Wanted.RUN, WorkerState.RUNNING),
+        every_seconds=5,
+    )
+    await of_jobs.step()
+    page = await browser.page("/workers")
+    rows = {row.text.split()[0]: " ".join(row.text.split()) for row in page.all("tr") if "id" in row.attributes}
+    assert "for jobs" in rows["quick"]
+    assert "for jobs" not in rows["mail"]
+    confirms = [form.attributes.get("data-confirm", "") for form in page.all("form")]
+    assert sum("No other worker takes turns now." in told for told in confirms) == 4
+    (tile,) = [tile.text.split() for tile in (await browser.page("/")).all("a") if tile.text.startswith("Workers1")]
+    assert " ".join(tile) == "Workers1all heard of, 1 more for jobs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ from sqlalchemy import func, select
 from starlette.responses import Response
 
 from taketurns.dashboard import actions
-from taketurns.dashboard.overview import SILENT_SECONDS
+from taketurns.dashboard.overview import SILENT_SECONDS, is_of_jobs
 from taketurns.dashboard.visits import Visit, needs
 from taketurns.engine import orders
 from taketurns.engine.key import Role
@@ -37,7 +38,12 @@ async def list_workers(visit: Visit) -> Response:
         workers=page.heartbeats,
         holding=holding,
         silent=SILENT_SECONDS,
-        taking_turns=sum(_takes_turns(one) for one in page.heartbeats),
+        alone={
+            lane
+            for lane, count in Counter(map(is_of_jobs, filter(_takes_turns, page.heartbeats))).items()
+            if count == 1
+        },
+        is_of_jobs=is_of_jobs,
         MEANT=orders.MEANT,
         has_more=page.next_after is not None,
     )
