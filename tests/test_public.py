@@ -133,8 +133,10 @@ def test_all_is_what_is_exported() -> None:
             {"alembic", "fastapi", "psycopg", "pydantic_settings", "sqlalchemy", "uvicorn"},
         ),
         ("from taketurns import assembly; assembly.serve_worker", {"alembic", "fastapi", "starlette", "uvicorn"}),
+        ("from taketurns.cli import heartbeats, keys, operations, pausing, why, workers", {"alembic", "fastapi"}),
+        ("from taketurns.cli import demo, examination, up", {"fastapi", "starlette"}),
     ],
-    ids=["the door", "a worker"],
+    ids=["the door", "a worker", "commands", "what looks after the others"],
 )
 def test_what_opens_comes_without_the_heavy_rooms(opened: str, heavy: set[str]) -> None:
     program = f"import sys; {opened}; print(*sys.modules)"

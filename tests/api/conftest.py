@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from httpx2 import ASGITransport, AsyncClient
 from pydantic import Field
 
-from taketurns.api import create_api
+from taketurns.api.application import create_api
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies import directory
 from taketurns.companies.directory import Company

@@ -11,7 +11,8 @@ import pytest
 from fastapi import FastAPI
 from httpx2 import ASGITransport, AsyncClient
 
-from taketurns.api import create_api, export
+from taketurns.api import export
+from taketurns.api.application import create_api
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker
 from taketurns.brokers.redis.server import Server

@@ -14,7 +14,8 @@ import pytest
 from fastapi import FastAPI
 from httpx2 import ASGITransport, AsyncClient, Response
 
-from taketurns.api import create_api, documentation
+from taketurns.api import documentation
+from taketurns.api.application import create_api
 from taketurns.api.guard import Guard, GuardedRoute, need_of
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from httpx2 import ASGITransport, AsyncClient, Response
 
-from taketurns.api import create_api
+from taketurns.api.application import create_api
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies import directory
 from taketurns.companies.directory import Company

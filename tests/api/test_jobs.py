@@ -19,7 +19,8 @@ from httpx2 import ASGITransport, AsyncClient, Response
 from sqlalchemy import select
 
 from taketurns import telemetry
-from taketurns.api import create_api, streams
+from taketurns.api import streams
+from taketurns.api.application import create_api
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker
 from taketurns.brokers.redis.server import Server

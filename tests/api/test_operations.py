@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from httpx2 import ASGITransport, AsyncClient
 
-from taketurns.api import create_api
+from taketurns.api.application import create_api
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker
 from taketurns.brokers.redis.server import Server

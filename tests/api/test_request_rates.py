@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from httpx2 import ASGITransport, AsyncClient, Response
 
-from taketurns.api import create_api
+from taketurns.api.application import create_api
 from taketurns.api.guard import Guard
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies.keyring import FRESH_SECONDS, KeyRing

@@ -20,7 +20,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from taketurns.api import create_api, streams
+from taketurns.api import streams
+from taketurns.api.application import create_api
 from taketurns.api.guard import Guard
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker

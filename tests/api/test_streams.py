@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 from httpx2 import ASGITransport, AsyncClient
 
-from taketurns.api import create_api, streams
+from taketurns.api import streams
+from taketurns.api.application import create_api
 from taketurns.api.guard import Guard
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from taketurns.api import create_api
+from taketurns.api.application import create_api
 from taketurns.api.parts import operator_parts, parts
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.brokers.redis import RedisBroker

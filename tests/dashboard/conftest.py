@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from httpx2 import ASGITransport, AsyncClient
 
-from taketurns.api import create_api
+from taketurns.api.application import create_api
 from taketurns.api.guard import Guard
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies.keyring import KeyRing

@@ -1,5 +1,1 @@
 """HTTP for programs."""
-
-from taketurns.api.application import create_api
-
-__all__ = ["create_api"]

@@ -13,17 +13,22 @@ from sqlalchemy import make_url
 
 from taketurns import telemetry
 from taketurns.api.application import create_api
+from taketurns.api.guard import Guard
 from taketurns.assembly.application import PASS_TASKS, Taketurns, load_application
 from taketurns.assembly.brokers import close, make_broker, make_carrying, make_ticking
 from taketurns.assembly.jobs import make_job_broker, warn
-from taketurns.assembly.keys import make_guard
+from taketurns.assembly.keys import make_stamp, make_tokens
+from taketurns.companies.keyring import KeyRing
 from taketurns.companies.quotas import Tally
+from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.dashboard import Dashboard
+from taketurns.engine.rate import Rate
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import PassReport
 from taketurns.history.rollups import Attempts, RollUp
 from taketurns.settings import Settings
 from taketurns.storage.budgets import PostgresBudgets
+from taketurns.storage.database import Database
 from taketurns.worker import run_pass
 
 API_NAME: Final = "taketurns-api"
@@ -76,7 +81,7 @@ def build_api(settings: Settings, registry: Registry, *, application: Taketurns 
         )
 
     version = metadata.version("taketurns")
-    guard = make_guard(settings, broker.database)
+    guard = _make_guard(settings, broker.database)
     dashboard = Dashboard(
         database=broker.database,
         keyring=guard.keyring,
@@ -127,3 +132,17 @@ def _cursor_secret(settings: Settings) -> bytes:
     """
     cell = f"{make_url(settings.database_url).database}.{settings.schema_name}"
     return hashlib.sha256(f"cursors of {cell}".encode()).digest()
+
+
+def _make_guard(settings: Settings, database: Database) -> Guard:
+    """What the API asks its callers for."""
+    token, wrong = settings.metrics_token, settings.wrong_keys_per_minute
+    return Guard(
+        keyring=KeyRing(database, stamp=make_stamp(settings)),
+        tokens=make_tokens(settings, database),
+        asks_for_keys=settings.authentication == "on",
+        on_loopback_only=settings.authentication == "off",
+        metrics_token=None if token is None else token.get_secret_value().encode(),
+        processes=settings.api_processes,
+        wrong_keys=None if wrong == 0 else WrongKeys(Rate(wrong, seconds=60, burst=wrong)),
+    )

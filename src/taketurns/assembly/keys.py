@@ -1,15 +1,11 @@
-"""How a service makes keys, knows them and asks for them, as its settings say."""
+"""How a service makes keys and knows keys and tokens again, as its settings say."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taketurns.api.guard import Guard
-from taketurns.companies.keyring import KeyRing
 from taketurns.companies.keys import Stamp
-from taketurns.companies.wrong_keys import WrongKeys
 from taketurns.engine.errors import ConfigurationError
-from taketurns.engine.rate import Rate
 from taketurns.engine.token import ClaimNames
 from taketurns.settings import Settings
 from taketurns.storage.database import Database
@@ -23,20 +19,6 @@ def make_stamp(settings: Settings) -> Stamp:
     """What makes keys and knows them again: the same for all processes of a cell."""
     peppers = tuple(pepper.get_secret_value().encode() for pepper in settings.key_peppers)
     return Stamp(settings.key_environment, peppers or (b"",))
-
-
-def make_guard(settings: Settings, database: Database) -> Guard:
-    """What the API asks its callers for."""
-    token, wrong = settings.metrics_token, settings.wrong_keys_per_minute
-    return Guard(
-        keyring=KeyRing(database, stamp=make_stamp(settings)),
-        tokens=make_tokens(settings, database),
-        asks_for_keys=settings.authentication == "on",
-        on_loopback_only=settings.authentication == "off",
-        metrics_token=None if token is None else token.get_secret_value().encode(),
-        processes=settings.api_processes,
-        wrong_keys=None if wrong == 0 else WrongKeys(Rate(wrong, seconds=60, burst=wrong)),
-    )
 
 
 def make_tokens(settings: Settings, database: Database) -> Tokens | None:

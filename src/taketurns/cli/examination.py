@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from taketurns.assembly import jobs
 from taketurns.cli import admission
 from taketurns.cli.configuration import WRONG
+from taketurns.cli.database import refused
 from taketurns.engine.errors import Unavailable
 from taketurns.settings import Settings
 from taketurns.storage import advice, schema, walls
@@ -116,18 +117,4 @@ def check(settings: Settings) -> int:
     typer.echo(
         f"the schema {settings.schema_name!r} is at {found or 'no revision'}; run: taketurns db upgrade", err=True
     )
-    return 1
-
-
-def refused(error: BaseException) -> int:
-    """Say why the database did not do it, without its password, and what to do about that."""
-    reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
-    typer.echo(f"cannot use the database: {reason}", err=True)
-    match error:
-        case psycopg.errors.LockNotAvailable():
-            typer.echo("a session holds what is to be changed; `taketurns doctor` names the oldest", err=True)
-        case psycopg.errors.InsufficientPrivilege():
-            typer.echo("the role must own the schema, or may create it: grant create on database ... to ...", err=True)
-        case psycopg.OperationalError():
-            typer.echo("set TAKETURNS_DATABASE_URL, or run: taketurns up", err=True)
     return 1

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import typer
 
-from taketurns.cli.examination import refused
+from taketurns.cli.database import refused
 from taketurns.engine import durations
 from taketurns.history import heartbeats
 from taketurns.history.heartbeats import Heartbeat
