@@ -72,11 +72,11 @@ def small(cell: PostgresCell) -> None:
 
 def large_backlog(cell: PostgresCell) -> None:
     small(cell)
-    cell.add_flood(99_000)
+    cell.add_flood(30_000)
 
 
 def many_companies(cell: PostgresCell) -> None:
-    cell.add_companies(5_000, tasks=20)
+    cell.add_companies(5_000, tasks=6)
 
 
 def much_delayed(cell: PostgresCell) -> None:
