@@ -17,8 +17,9 @@ LONGEST_INTEGER_BITS: Final = 4096  # Python itself neither reads nor writes int
 def encode(name: str, payload: Mapping[str, Any]) -> str:
     """The JSON text of a payload of type `name`, which holds JSON values.
 
-    Raises InvalidPayload for what PostgreSQL or a reader could not hold (a NUL character, half of a surrogate pair, NaN,
-    an infinity, an integer of thousands of digits), for more than 64 levels and for more than 256 KiB, naming the place.
+    Raises InvalidPayload for what PostgreSQL or a reader could not hold (a NUL character, half of a surrogate pair,
+    NaN, an infinity, an integer of thousands of digits), for more than 64 levels and for more than 256 KiB, naming the
+    place.
     """
     complaints = [{"loc": path, "msg": message, "type": "payload"} for path, message in _complaints(payload)]
     if not complaints:
