@@ -358,12 +358,14 @@ class Pause(Base):
 
 
 class Look(Base):
-    """When claims last looked from the beginning, and whether an old snapshot was seen then; the largest row counts."""
+    """When claims last looked from the beginning, how long that took, and whether an old snapshot was seen then; the
+    largest row counts."""
 
     __tablename__ = "looks"
 
     number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     from_the_beginning_at: Mapped[datetime]
+    took: Mapped[timedelta]
     has_old_snapshot: Mapped[bool]
     oldest_claim: Mapped[datetime]
 

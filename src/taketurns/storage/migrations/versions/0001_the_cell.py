@@ -377,6 +377,7 @@ def upgrade() -> None:
         "looks",
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("from_the_beginning_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("took", sa.Interval(), nullable=False),
         sa.Column("has_old_snapshot", sa.Boolean(), nullable=False),
         sa.Column("oldest_claim", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("number", name=op.f("looks_pkey")),
