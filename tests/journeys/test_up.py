@@ -216,6 +216,7 @@ def test_what_the_readme_says_of_running_it_for_customers_can_be_pasted(
     script = f"echo {END}\n".join(["".join(exports), *pasted])
     told = iter(paste(script, cwd=tmp_path, within=5 * PATIENCE_SECONDS).split(f"{END}\n")[1:])
     assert "acme" in {company["slug"] for company in json.loads(next(told))["companies"]}
+    assert json.loads(next(told))["slug"] == "hooli"
     assert next(told) == ""  # the key of acme
     created, listed, other = documents(next(told))
     assert listed["tasks"][0]["id"] == created["id"]
