@@ -551,7 +551,9 @@ class WorkerBody(TypedDict):
     queues: list[str]
     types: Annotated[int, Field(description="How many types of task it has handlers for.")]
     concurrency: int
-    processes: Annotated[int, Field(description="How many processes hold a lease under this name.")]
+    processes: Annotated[
+        int, Field(description="How many processes hold a lease on tasks under this name; 0 for a worker of jobs.")
+    ]
     startedAt: Time
     lastBeatAt: Time
     lastClaimAt: MaybeTime
