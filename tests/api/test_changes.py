@@ -56,6 +56,25 @@ async def test_an_operation_is_made_looked_at_and_listed(
     assert len(left) == 2
 
 
+async def test_one_more_than_may_go_on_is_refused_and_room_is_made_by_an_abort(
+    client: AsyncClient, acme: Company, broker: PostgresBroker
+) -> None:
+    begun = [await client.post(OPERATIONS, json={"kind": "retry", "filter": {"status": ["failed"]}}) for _ in range(20)]
+    assert {one.status_code for one in begun} == {202}
+    refused = await client.post(OPERATIONS, json={"kind": "retry", "filter": {"status": ["failed"]}})
+    assert (refused.status_code, refused.json()["code"], refused.json()["retryable"]) == (
+        429,
+        "too_many_operations",
+        True,
+    )
+    assert refused.headers["retry-after"] == "1"
+    assert len((await client.get(OPERATIONS)).json()["operations"]) == 20
+    first = begun[0].headers["location"]
+    assert (await client.post(f"{first}/abort")).status_code == 200
+    await carried_on(client, broker, first)
+    assert (await client.post(OPERATIONS, json={"kind": "cancel", "filter": {"tag": ["eu"]}})).status_code == 202
+
+
 async def test_a_repeated_request_is_one_operation(client: AsyncClient, acme: Company) -> None:
     key = {"Idempotency-Key": "k"}
     body = {"kind": "cancel", "filter": {"status": ["pending"]}}

@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
+from taketurns.engine import limits
+from taketurns.engine.errors import IdempotencyConflict, TooManyOperations, UnknownCompany
 from taketurns.engine.task import NewTask, Outcome, Report, Status, Unique
 from taketurns.history.tasks import Filter
 from taketurns.operations import carrying, ledger
@@ -92,6 +93,46 @@ async def test_operations_of_one_company_leave_others_alone(cell: PostgresCell) 
     assert (over.done, over.skipped) == (1, {"notFound": 1})
     await carry_on(cell, await begin(cell, Kind.CANCEL, wanted=Filter(types=frozenset({"work"}))))
     assert cell.status(others) is Status.PENDING
+
+
+async def test_many_operations_of_one_company_do_not_hold_up_another_s(
+    cell: PostgresCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "MOST", 1)
+    cell.add_company("quiet")
+    flood = [await begin(cell, Kind.CANCEL, task_ids=await add(cell, 5)) for _ in range(10)]
+    task_ids = [made.task_id for made in await cell.broker.enqueue("quiet", [NewTask(type="work", payload="{}")] * 3)]
+    new = NewOperation(kind=Kind.CANCEL, task_ids=task_ids)
+    quiet, _ = await ledger.create(cell.broker.database, "quiet", new)
+    for _ in range(2 * len(task_ids) + 1):
+        await duty(cell).step()
+    over = await ledger.find(cell.broker.database, "quiet", quiet.id)
+    assert over is not None
+    assert over.finished_at is not None
+    done = [(await stands(cell, operation)).done for operation in flood]
+    assert (max(done), sum(done)) == (1, 4)  # among themselves they take turns as well
+
+
+async def test_so_many_of_a_company_go_on_at_a_time_and_no_more_however_many_ask_at_once(cell: PostgresCell) -> None:
+    cell.add_company("other")
+    (task_id,) = await add(cell)
+    made = await asyncio.gather(
+        *(begin(cell, Kind.CANCEL, task_ids=[task_id], idempotency_key=f"{number}") for number in range(30)),
+        return_exceptions=True,
+    )
+    begun = [one for one in made if isinstance(one, Operation)]
+    assert len(begun) == limits.OPERATIONS_MAX
+    assert {type(one) for one in made} == {Operation, TooManyOperations}
+    await ledger.create(cell.broker.database, "other", NewOperation(kind=Kind.CANCEL, task_ids=[task_id]))
+    taken = {one.id for one in begun}
+    again = await asyncio.gather(
+        *(begin(cell, Kind.CANCEL, task_ids=[task_id], idempotency_key=f"{number}") for number in range(30)),
+        return_exceptions=True,
+    )
+    assert {one.id for one in again if isinstance(one, Operation)} == taken
+    while not (await stands(cell, begun[0])).finished_at:
+        await duty(cell).step()
+    await begin(cell, Kind.CANCEL, task_ids=[task_id])
 
 
 async def test_many_are_cancelled_wherever_they_stand(cell: PostgresCell) -> None:

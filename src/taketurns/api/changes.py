@@ -15,7 +15,7 @@ from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import parts
 from taketurns.api.problems import Problem, documented
 from taketurns.api.requests import CreateOperation, FailureQuery, OperationFilter, Query
-from taketurns.engine.errors import IdempotencyConflict
+from taketurns.engine.errors import IdempotencyConflict, TooManyOperations
 from taketurns.engine.key import Role, Scope
 from taketurns.history import failures
 from taketurns.history.tasks import Filter
@@ -35,6 +35,7 @@ router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operati
         problems.COMPANY_NOT_FOUND,
         problems.INVALID_IDEMPOTENCY_KEY,
         problems.IDEMPOTENCY_KEY_REUSED,
+        problems.TOO_MANY_OPERATIONS,
     )
     | {200: {"model": answers.DryRunBody, "description": "With dryRun: what there is to change."}},
     openapi_extra=body_of(CreateOperation, headers.IDEMPOTENCY_KEY_PARAMETER),
@@ -57,6 +58,8 @@ async def create_operation(request: Request) -> Response:
     except IdempotencyConflict:
         detail = f"{headers.IDEMPOTENCY_KEY}: the key was used before, for another operation"
         raise Problem(problems.IDEMPOTENCY_KEY_REUSED, detail) from None
+    except TooManyOperations as error:
+        raise Problem(problems.TOO_MANY_OPERATIONS, str(error), headers=headers.wait(1)) from None
     told = {"location": f"/companies/{made.company_id}/operations/{made.id}"}
     if is_replayed:
         told[headers.REPLAYED] = "true"

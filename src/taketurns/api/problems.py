@@ -254,6 +254,13 @@ QUEUE_FULL = Kind(
     " tells its maxQueued.",
     retryable=True,
 )
+TOO_MANY_OPERATIONS = Kind(
+    "too_many_operations",
+    429,
+    "The company has as many operations as may go on at a time",
+    "Nothing was begun. Begin it again when one of the company's operations has ended, or abort one.",
+    retryable=True,
+)
 TOO_MANY_REQUESTS = Kind(
     "too_many_requests",
     429,

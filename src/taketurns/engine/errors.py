@@ -9,6 +9,7 @@ TaketurnsError
 ├── UniqueKeyTaken          another task of the company has the unique key
 ├── QuotaExceeded           the company may submit no more tasks in this period
 ├── QueueFull               the company has as many tasks waiting as it may have
+├── TooManyOperations       the company has as many operations that go on as it may have
 ├── WorkerIsGone            no process of this worker takes orders: it has left, or never takes any
 ├── WorkerStops             the worker was told to stop, and does nothing else any more
 ├── NotCompleted            the result of a task was asked for, and the task has not completed
@@ -134,6 +135,15 @@ class QueueFull(TaketurnsError):
         )
         self.max_queued = most
         self.wanted = wanted
+
+
+class TooManyOperations(TaketurnsError):
+    """The company has as many operations that go on as it may have: nothing was begun."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} operations of this company go on, as many as may: begin another when one has ended, or abort one"
+        )
 
 
 class WorkerIsGone(TaketurnsError):

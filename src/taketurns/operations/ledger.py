@@ -14,7 +14,8 @@ from uuid import UUID
 import psycopg
 from sqlalchemy import ColumnElement, Select, select
 
-from taketurns.engine.errors import IdempotencyConflict, UnknownCompany
+from taketurns.engine import limits
+from taketurns.engine.errors import IdempotencyConflict, TooManyOperations, UnknownCompany
 from taketurns.engine.task import TERMINAL, Status
 from taketurns.history import tasks
 from taketurns.history.tasks import Filter
@@ -24,6 +25,8 @@ from taketurns.storage.database import Database, Row, call, fetch
 from taketurns.storage.ids import new_id
 from taketurns.storage.models import Company
 from taketurns.storage.models import Operation as OperationTable
+
+TOO_MANY: Final = "TQ004"
 
 
 class Kind(StrEnum):
@@ -156,7 +159,7 @@ async def create(
 ) -> tuple[Operation, bool]:
     """Take in an operation; with it, whether an earlier request with its key had made it.
 
-    Raises UnknownCompany and IdempotencyConflict.
+    Raises UnknownCompany, IdempotencyConflict and TooManyOperations.
     """
     operation_id, bound = new_id(), database.of(company)
     arguments = (
@@ -170,6 +173,7 @@ async def create(
         None if new.task_ids is None else sorted(set(new.task_ids)),
         new.idempotency_key,
         None if new.idempotency_key is None else new.fingerprint(),
+        limits.OPERATIONS_MAX,
         at,
     )
     try:
@@ -198,6 +202,10 @@ async def create(
                 return made, not is_new
     except psycopg.errors.NoDataFound as error:
         raise UnknownCompany(str(company)) from error
+    except psycopg.Error as error:
+        if error.sqlstate != TOO_MANY:
+            raise
+        raise TooManyOperations(limits.OPERATIONS_MAX) from None
     raise UnknownCompany(str(company))
 
 

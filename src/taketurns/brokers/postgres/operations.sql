@@ -5,7 +5,7 @@
 -- Lives on operations_pkey, operations_next_step_at_idx and operation_tasks_pkey.
 
 -- Take in an operation on these tasks, or (null) on what its filter will name. Answers false when an earlier request
--- with its key made one. Raises no_data_found when there is no such company.
+-- with its key made one. Raises no_data_found when there is no such company, and TQ004 when it has so many that go on.
 create or replace function create_operation(
     of_company text,
     operation_id uuid,
@@ -17,6 +17,7 @@ create or replace function create_operation(
     task_ids uuid[],
     idempotency_key text,
     fingerprint bytea,
+    most integer,
     at timestamptz default null
 ) returns boolean
 language plpgsql volatile
@@ -30,6 +31,7 @@ declare
 begin
     if owner is not null then
         perform pg_advisory_xact_lock_shared(company_lock(owner));
+        perform pg_advisory_xact_lock(hashtextextended('operations' || current_schema() || owner::text, 0));
     end if;
     perform from companies c where c.id = owner;
     if not found then
@@ -44,13 +46,17 @@ begin
     if not found then
         return false;
     end if;
+    if (select count(*) from operations o where o.company_id = owner and o.finished_at is null) > most then
+        raise exception 'the company has % operations that go on', most using errcode = 'TQ004';
+    end if;
     insert into operation_tasks (company_id, operation_id, task_id)
     select owner, create_operation.operation_id, t.task_id from unnest(task_ids) as t(task_id);
     return true;
 end
 $$;
 
--- Take the operation whose step is due for the longest time, for as long as one step may take.
+-- Take an operation whose step is due, for as long as one step may take: of the company that had none for the longest
+-- time, the one that is due for the longest time. Each step moves its operation behind the others.
 create or replace function take_operation(lease interval, at timestamptz default null) returns table (
     company_id uuid,
     id uuid,
@@ -69,10 +75,16 @@ set enable_seqscan = off
 as $$
     update operations o set next_step_at = coalesce(at, clock_timestamp()) + lease
     where o.ctid = any (array(
-        select x.ctid from operations x
+        select x.ctid
+        from operations x
+        join (
+            select y.company_id, max(y.next_step_at) as latest from operations y
+            where y.finished_at is null and y.next_step_at <= coalesce(at, clock_timestamp())
+            group by y.company_id
+        ) company on company.company_id = x.company_id
         where x.finished_at is null and x.next_step_at <= coalesce(at, clock_timestamp())
-        order by x.next_step_at limit 1
-        for update skip locked))
+        order by company.latest, x.next_step_at limit 1
+        for update of x skip locked))
     returning o.company_id, o.id, o.kind, o.filter::text, o.is_matched, o.looked_to, o.rate, o.aborted_at is not null,
         o.created_at, o.next_step_at - lease
 $$;
