@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +14,7 @@ from httpx2 import AsyncClient
 
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
+from taketurns.engine import limits
 from taketurns.schedules.ticking import Ticking
 from taketurns.storage.database import Database
 
@@ -54,6 +57,20 @@ async def test_a_schedule_is_created_found_and_listed(client: AsyncClient, acme:
     assert answer.headers["location"] == f"/companies/{acme.id}/schedules/{made['id']}"
     assert (await client.get(answer.headers["location"])).json() == made
     assert (await client.get(SCHEDULES)).json() == {"schedules": [made], "hasMore": False, "nextCursor": None}
+
+
+async def test_a_company_has_no_more_schedules_than_it_may_however_many_are_made_at_once(
+    client: AsyncClient, acme: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SCHEDULES_MAX", 5)
+    requests = [client.post(SCHEDULES, json={**MORNING, "name": f"{number}"}) for number in range(12)]
+    made = await asyncio.gather(*requests)
+    assert Counter(answer.status_code for answer in made) == {201: 5, 409: 7}
+    assert {answer.json()["code"] for answer in made if answer.status_code == 409} == {"too_many_schedules"}
+    listed = (await client.get(SCHEDULES)).json()["schedules"]
+    assert len(listed) == 5
+    assert (await client.delete(f"{SCHEDULES}/{listed[0]['id']}")).status_code == 204
+    await create(client)
 
 
 async def test_the_next_five_times_are_told(client: AsyncClient, acme: Company) -> None:

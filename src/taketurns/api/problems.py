@@ -199,6 +199,12 @@ SCHEDULE_NAME_TAKEN = Kind(
     "The company has another schedule of this name",
     "Choose another name, or change the schedule that there is.",
 )
+TOO_MANY_SCHEDULES = Kind(
+    "too_many_schedules",
+    409,
+    "The company has as many schedules as it may make",
+    "Delete one that is not needed. GET /limits tells how many there may be.",
+)
 KEY_NOT_ACTIVE = Kind(
     "key_not_active", 409, "The key works no more", "It was revoked or has expired. Make a new key instead."
 )

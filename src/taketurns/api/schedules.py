@@ -16,12 +16,12 @@ from taketurns.api.openapi import body_of, operation_id
 from taketurns.api.parts import parts
 from taketurns.api.problems import FieldError, Problem, documented
 from taketurns.api.requests import ChangeSchedule, CreateSchedule, Query
-from taketurns.engine import schedule
+from taketurns.engine import limits, schedule
 from taketurns.engine.errors import InvalidOption
 from taketurns.engine.key import Role, Scope
 from taketurns.engine.schedule import Missed
 from taketurns.schedules import timetable
-from taketurns.schedules.errors import NameTaken
+from taketurns.schedules.errors import NameTaken, TooManySchedules
 from taketurns.schedules.timetable import NewSchedule, Schedule
 
 router = APIRouter(route_class=GuardedRoute, generate_unique_id_function=operation_id, tags=["schedules"])
@@ -40,7 +40,7 @@ _FIELDS: Final = {"expression": "/expression", "time_zone": "/timeZone"}
     status_code=201,
     response_model=answers.ScheduleBody,
     response_description="The schedule was created.",
-    responses=documented(*_IN_SCHEDULE, problems.COMPANY_NOT_FOUND),
+    responses=documented(*_IN_SCHEDULE, problems.COMPANY_NOT_FOUND, problems.TOO_MANY_SCHEDULES),
     openapi_extra=body_of(CreateSchedule),
 )
 @needs(key=Scope.SCHEDULES_WRITE, operator=Role.OPERATOR)
@@ -64,9 +64,12 @@ async def create_schedule(request: Request) -> Response:
         paused=body.paused,
     )
     try:
-        made = await timetable.create(given.database, company, new, by=guard.actor_of(request))
+        by = guard.actor_of(request)
+        made = await timetable.create(given.database, company, new, most=limits.SCHEDULES_MAX, by=by)
     except (NameTaken, InvalidOption) as error:
         raise _refused(error) from None
+    except TooManySchedules as error:
+        raise Problem(problems.TOO_MANY_SCHEDULES, str(error)) from None
     location = {"location": f"/companies/{made.company_id}/schedules/{made.id}"}
     return answers.send(answers.schedule(made), 201, location)
 

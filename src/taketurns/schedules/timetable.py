@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import SQLCoreOperations
 from taketurns.engine import schedule
 from taketurns.engine.errors import InvalidOption, UnknownCompany
 from taketurns.engine.schedule import Cron, Missed
-from taketurns.schedules.errors import NameTaken
+from taketurns.schedules.errors import NameTaken, TooManySchedules
 from taketurns.storage import audit
 from taketurns.storage.audit import Action, Actor
 from taketurns.storage.database import Database, Row, fetch
@@ -124,11 +124,20 @@ def _columns(at: datetime | None) -> tuple[SQLCoreOperations[Any], ...]:
 
 
 async def create(
-    database: Database, company: UUID | str, new: NewSchedule, *, by: Actor | None = None, at: datetime | None = None
+    database: Database,
+    company: UUID | str,
+    new: NewSchedule,
+    *,
+    most: int | None = None,
+    by: Actor | None = None,
+    at: datetime | None = None,
 ) -> Schedule:
-    """Take in a schedule. Raises UnknownCompany, NameTaken, and InvalidOption when it would never tick."""
+    """Take in a schedule, one of `most` that the company may have. Raises UnknownCompany, NameTaken, TooManySchedules,
+    and InvalidOption when it would never tick."""
     async with database.transaction() as connection:
         company_id, now = await _lock_company(connection, database.schema, company, at=at)
+        if most is not None:
+            await _hold_count(connection, database.schema, company_id)
         statement = (
             insert(ScheduleTable)
             .values(company_id=company_id, id=new_id(), next_tick_at=_first_of(new, now=now), **columns(new))
@@ -137,6 +146,8 @@ async def create(
         )
         for row in await fetch(connection, database.schema, statement):
             made = Schedule(*row)
+            if most is not None and await _count(connection, database.schema, company_id) > most:
+                raise TooManySchedules(most)
             await audit.write(
                 connection,
                 database.schema,
@@ -321,6 +332,17 @@ def _not_before(now: datetime, last_tick_at: datetime | None) -> datetime:
 
 def _is(company: UUID | str, schedule_id: UUID) -> tuple[ColumnElement[bool], ...]:
     return ScheduleTable.company_id == owner(company), ScheduleTable.id == schedule_id
+
+
+async def _hold_count(connection: AsyncConnection[Row], schema: str, company_id: UUID) -> None:
+    """Let nobody else count the company's schedules until the end of the transaction."""
+    lock = "select pg_advisory_xact_lock(hashtextextended(%s, 0))"
+    await connection.execute(lock, (f"schedules{schema}{company_id}",))
+
+
+async def _count(connection: AsyncConnection[Row], schema: str, company_id: UUID) -> int:
+    counted = select(func.count()).where(ScheduleTable.company_id == company_id)
+    return int((await fetch(connection, schema, counted))[0][0])
 
 
 async def _lock_company(
