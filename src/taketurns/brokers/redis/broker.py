@@ -119,22 +119,18 @@ class RedisBroker:
         return Claimed(replies.claimed(taken, token, claimed_at), again_at=moment(again_at))
 
     async def settle(self, reports: Sequence[Report], *, at: datetime | None = None) -> set[UUID]:
-        told = [
-            (
-                report.task.company_id,
-                report.task.task_id,
-                report.task.claim_token,
-                report.outcome,
-                report.result,
-                report.error,
-                round((report.delay_seconds or 0.0) * 1_000_000),
-            )
-            for report in reports
-        ]
-        settled = await self.server.call(
-            "settle", microseconds(at), self._completed_lifetime, self._stopped_lifetime, orjson.dumps(told)
+        completed, others, in_order = replies.reported(reports)
+        ignored = await self.server.call(
+            "settle",
+            microseconds(at),
+            self._completed_lifetime,
+            self._stopped_lifetime,
+            orjson.dumps(completed),
+            orjson.dumps(others),
         )
-        return {reports[number - 1].task.task_id for number in settled}
+        if not ignored:
+            return set(in_order)
+        return {task_id for number, task_id in enumerate(in_order, 1) if number not in ignored}
 
     async def release(self, tasks: Sequence[ClaimedTask], *, at: datetime | None = None) -> set[UUID]:
         arguments = [microseconds(at)]

@@ -565,14 +565,19 @@ local function history(name)
   return moves
 end
 
--- End a job that stands nowhere any more. It is forgotten after `lifetime` milliseconds, by the server's own clock. Only
--- of one that is completed nothing more need be known.
+-- How a job ended, as it is kept. It is forgotten after `lifetime` milliseconds, by the server's own clock.
+local function ended_as(status, moment, lifetime, started_at, error)
+  local expires_at = math.max(moment, now()) + lifetime * 1000
+  return string.format('["%s",%s,%s,%s,', status, started_at or 'null', whole(moment), whole(expires_at))
+    .. (error and cjson.encode(error) or 'null') .. ']'
+end
+
+-- End a job that stands nowhere any more.
 local function finish(name, job, status, moment, lifetime, started_at, error, result)
-  local ended = string.format('["%s",%s,%s,%s,', status, started_at or 'null', whole(moment),
-    whole(math.max(moment, now()) + lifetime * 1000)) .. (error and cjson.encode(error) or 'null') .. ']'
+  local ended = ended_as(status, moment, lifetime, started_at, error)
   soon('HSET', key('ends', company_of(name)), id_of(name), result and ended .. '\n' .. result or ended)
   soon('ZADD', key('ended', status), whole(moment), name)
-  if status ~= 'completed' and job.reserved_at ~= 'null' and (status == 'failed' or not started_at) then
+  if job.reserved_at ~= 'null' and (status == 'failed' or status == 'cancelled' and not started_at) then
     soon('ZADD', key('refunds'), whole(moment), name .. ':' .. job.reserved_at)
   end
   tell_change(name)

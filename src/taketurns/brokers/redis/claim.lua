@@ -55,34 +55,41 @@ if looks_for_pauses then
   queues = open
 end
 
--- What a claim takes is found out before anything is written: companies and the heads of their lines are read, a few at
--- a time, and the turns are laid out in memory. See decisions/0024.
-
+-- What a claim takes is found out before anything is written: companies and the heads of their lines are read a few at a
+-- time, and turns are laid out in memory. See decisions/0024.
 local FEW = 16  -- so many companies of a rotation are read at once, at the least
-local hands = redis.call('HLEN', key('processing')) + batch
-local total_weight = tonumber(redis.call('GET', key('weight')) or 0)
-local others_wait = redis.call('SCARD', key('waiting')) > 1
-local known, rotations, lines, taken
+local known, rotations, lines, taken = {}, {}, {}, {}
+local count = 0  -- how many are taken, those that were written down before included
+
+-- How many hands a company of a weight may hold, by those who wait and run now.
+local function shares()
+  local hands = redis.call('HLEN', key('processing')) + batch - count
+  local total_weight = tonumber(redis.call('GET', key('weight')) or 0)
+  local most = redis.call('SCARD', key('waiting')) > 1 and math.max(hands - 1, 1) or hands
+  return function(weight)
+    return math.min(math.ceil(hands * weight / math.max(total_weight, weight)), most)
+  end
+end
 
 local function look_at(company)
-  if not known[company] then
+  local candidate = known[company]
+  if not candidate then
     local weight, most, paused, tasks, seconds, burst = unpack(redis.call('HMGET', key('company', company), 'weight',
       'max_in_flight', 'paused', 'rate_tasks', 'rate_seconds', 'rate_burst'))
     local rate = rate_of(tasks, seconds, burst)
-    weight = tonumber(weight or 1)
-    local share = math.ceil(hands * weight / math.max(total_weight, weight))
-    known[company] = {
-      weight = weight,
+    candidate = {
+      weight = tonumber(weight or 1),
       held = redis.call('SCARD', key('held', company)),
-      share = others_wait and math.min(share, math.max(hands - 1, 1)) or share,
       most = tonumber(most or '') or math.huge,
       is_paused = paused ~= '0',
       rate = rate,
       owes = rate and owed(company, rate, moment),
       started = 0,
+      ids = {},
     }
+    known[company] = candidate
   end
-  return known[company]
+  return candidate
 end
 
 local function is_below_its_limits(candidate)
@@ -90,16 +97,13 @@ local function is_below_its_limits(candidate)
   return candidate.held < candidate.most and (not rate or candidate.owes <= rate.most - rate.start)
 end
 
--- A rotation as a claim sees it: `places` read from the start on, `back` the next turns of those that were served, or of
--- those that were passed over once shares are lifted, both in order. What ended with its last job is in `ended`.
+-- A rotation as a claim sees it: `places` read from the start on, `next` of them not seen yet; and in `back`, from `first`
+-- on, the next turns of those that were served. `moved` are the places of these, `ended` of those whose line has ended.
 local function open_rotations()
-  rotations = {}
   for place, reached in ipairs(read('HMGET', key('rotations'), queues)) do
-    local queue = queues[place]
-    redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', whole(reached or 0))
-    rotations[queue] = {
+    rotations[queues[place]] = {
       is_known = reached, began = tonumber(reached or 0), reached = tonumber(reached or 0), places = {}, read = 0,
-      next = 1, back = {}, first = 1, passed = {}, moved = {}, ended = {},
+      next = 1, back = {}, first = 1, moved = {}, ended = {},
     }
   end
 end
@@ -140,18 +144,20 @@ end
 
 -- A line as a claim sees it: its `members` from the head on, as many as were read; `next` is the first that is left.
 local function line_of(company, queue)
-  local name = company .. ':' .. queue
-  if not lines[name] then
-    lines[name] = { company = company, queue = queue, members = {}, next = 1, is_taken = {}, paused = {} }
+  local name = key('line', company, queue)
+  local line = lines[name]
+  if not line then
+    line = { name = name, company = company, queue = queue, members = {}, next = 1, is_taken = {}, taken = {}, paused = {} }
+    lines[name] = line
   end
-  return lines[name]
+  return line
 end
 
 local function member_of(line, place)
   local members = line.members
   if not members[place] and not line.is_whole then
     local most = math.max(2, math.ceil(batch / 8), #members)
-    local found = redis.call('ZRANGE', key('line', line.company, line.queue), #members, #members + most - 1)
+    local found = redis.call('ZRANGE', line.name, #members, #members + most - 1)
     for _, member in ipairs(found) do
       members[#members + 1] = member
     end
@@ -170,16 +176,19 @@ end
 
 -- The place of the first job of a line that this worker may take. One that begins with a paused type is for park.
 local function head_of(line)
+  if not skips and not looks_for_pauses then
+    return member_of(line, line.next) and line.next
+  end
   local place, seen = line.next, 0
   while seen <= LOOK_AHEAD do
     local member = member_of(line, place)
     if not member then
       return nil
     elseif not line.is_taken[place] then
-      if not skips and not looks_for_pauses or may_be_taken(line, member) then
+      if may_be_taken(line, member) then
         return place
       elseif seen == 0 and line.paused[type_in_line(member)] then
-        soon('SADD', key('blocked'), line.company .. ':' .. line.queue)
+        redis.call('SADD', key('blocked'), line.company .. ':' .. line.queue)
       end
       seen = seen + 1
     end
@@ -187,12 +196,24 @@ local function head_of(line)
   end
 end
 
-local function take(line, place)
-  line.is_taken[place] = true
-  while line.is_taken[line.next] do
-    line.next = line.next + 1
+local function take(line, place, candidate)
+  local member = line.members[place]
+  if place == line.next then
+    repeat
+      line.next = line.next + 1
+    until not line.is_taken[line.next]
+  else
+    line.is_taken[place] = true
   end
-  table.insert(taken, { line = line, member = line.members[place] })
+  line.taken[#line.taken + 1] = member
+  candidate.ids[#candidate.ids + 1] = id_in_line(member)
+  candidate.held = candidate.held + 1
+  candidate.started = candidate.started + 1
+  if candidate.rate then
+    candidate.owes = candidate.owes + candidate.rate.start
+  end
+  taken[#taken + 1] = line
+  count = count + 1
 end
 
 -- A rotation that finds nobody to serve goes on to the furthest place of those who want nothing.
@@ -219,19 +240,13 @@ local function pass_idle_places(queue)
   end
 end
 
-local function serve(queue, turn)
-  local rotation, candidate = rotations[queue], look_at(turn.company)
-  local line = line_of(turn.company, queue)
+local function serve(queue, turn, candidate)
+  local rotation, line = rotations[queue], line_of(turn.company, queue)
   local head = head_of(line)
   if head then
-    take(line, head)
-    candidate.held = candidate.held + 1
-    candidate.started = candidate.started + 1
-    if candidate.rate then
-      candidate.owes = candidate.owes + candidate.rate.start
-    end
+    take(line, head, candidate)
     rotation.reached = math.max(rotation.reached, turn.place)
-    turn = { company = turn.company, place = place_after(rotation.reached, candidate.weight) }
+    turn.place = place_after(rotation.reached, candidate.weight)
   end
   if not member_of(line, line.next) then
     rotation.moved[turn.company] = nil
@@ -239,95 +254,74 @@ local function serve(queue, turn)
   elseif head then
     rotation.moved[turn.company] = turn.place
     put_back(rotation, turn)
-  else
-    table.insert(rotation.passed, turn)
   end
 end
 
-local function lay_out_turns()
+-- Lay out turns until the batch is full or nobody is left who may have one. Answers whether shares have held some back.
+local function lay_out_turns(share, lifted)
+  local some_are_held_back = false
   known, lines, taken = {}, {}, {}
   open_rotations()
-  for _, lifted in ipairs({ false, true }) do
-    for _, queue in ipairs(queues) do
-      local rotation = rotations[queue]
-      if lifted and #taken < batch then
-        rotation.back, rotation.first, rotation.passed = rotation.passed, 1, {}
-      end
-      while #taken < batch do
-        local turn = next_turn(queue)
-        if not turn then
-          if lifted then
-            pass_idle_places(queue)
-          end
-          break
+  for _, queue in ipairs(queues) do
+    while count < batch do
+      local turn = next_turn(queue)
+      if not turn then
+        if lifted then
+          pass_idle_places(queue)
         end
-        local candidate = look_at(turn.company)
-        if is_below_its_limits(candidate) and (lifted or candidate.held < candidate.share) then
-          serve(queue, turn)
+        break
+      end
+      local candidate = look_at(turn.company)
+      if is_below_its_limits(candidate) then
+        if lifted or candidate.held < share(candidate.weight) then
+          serve(queue, turn, candidate)
         else
-          table.insert(rotation.passed, turn)
+          some_are_held_back = true
         end
       end
     end
   end
+  if count < batch and not lifted and not some_are_held_back then
+    for _, queue in ipairs(queues) do
+      pass_idle_places(queue)
+    end
+  end
+  return some_are_held_back
 end
 
--- The jobs whose turns were laid out, as they were submitted; and the lines in which one of them has lost something.
+-- Read what was submitted of the jobs whose turns were laid out; answers the lines of those that have lost something.
 local function read_jobs()
-  local by_company, broken = {}, {}
-  for _, turn in ipairs(taken) do
-    local company = turn.line.company
-    by_company[company] = by_company[company] or {}
-    table.insert(by_company[company], turn)
-  end
-  for company, turns in pairs(by_company) do
-    local ids = {}
-    for place, turn in ipairs(turns) do
-      ids[place] = id_in_line(turn.member)
-    end
-    for place, told in ipairs(read('HMGET', key('jobs', company), ids)) do
-      turns[place].told = told
+  local broken = {}
+  for company, candidate in pairs(known) do
+    candidate.jobs, candidate.handed = read('HMGET', key('jobs', company), candidate.ids), 0
+    for _, told in ipairs(candidate.jobs) do
       if what_is_lost(told) then
-        broken[turns[place].line] = true
+        broken[company] = true
       end
     end
   end
-  return by_company, broken
+  return broken
 end
 
 local function bury_heads(line)
-  local name = key('line', line.company, line.queue)
-  local found, ids = redis.call('ZRANGE', name, 0, LOOK_AHEAD + batch, 'WITHSCORES'), {}
+  local found, ids = redis.call('ZRANGE', line.name, 0, LOOK_AHEAD + batch, 'WITHSCORES'), {}
   for place = 1, #found, 2 do
     table.insert(ids, id_in_line(found[place]))
   end
   for place, told in ipairs(read('HMGET', key('jobs', line.company), ids)) do
     local member, why = found[2 * place - 1], what_is_lost(told)
     if why and #lost < MOST_LOST then
-      redis.call('ZREM', name, member)
+      redis.call('ZREM', line.name, member)
       bury(line.company .. ':' .. ids[place], why, moment, lifetime, {
         type = type_in_line(member), queue = line.queue, priority = found[2 * place],
         run_after = run_after_in_line(member),
       })
     end
   end
+  write_all()
   look_for_end_of_line(line.company, line.queue)
   weigh(line.company)
 end
-
-local by_company, broken
-repeat
-  lay_out_turns()
-  by_company, broken = read_jobs()
-  for line in pairs(broken) do
-    bury_heads(line)
-  end
-until not next(broken) or #lost >= MOST_LOST
-if next(broken) then
-  known, taken, by_company = {}, {}, {}
-  open_rotations()
-end
-
 
 -- Whole rounds are taken from every place of a queue before numbers become too large to be exact; nobody can tell.
 local function rebase(queue, reached)
@@ -341,64 +335,101 @@ local function rebase(queue, reached)
 end
 
 local claim, answer = token .. ' ' .. worker .. ' ' .. whole(moment), {}
-for company, turns in pairs(by_company) do
-  local held = key('held', company)
-  for _, turn in ipairs(turns) do
-    soon('SADD', held, id_in_line(turn.member))
+
+local function put_down_jobs()
+  local claims, names = {}, {}
+  for place, line in ipairs(taken) do
+    local candidate = known[line.company]
+    candidate.handed = candidate.handed + 1
+    local name = line.company .. ':' .. candidate.ids[candidate.handed]
+    names[place] = name
+    claims[2 * place - 1], claims[2 * place] = name, claim
+    answer[#answer + 1], answer[#answer + 2] = name, candidate.jobs[candidate.handed]
+    tell_change(name)
+  end
+  write('HSET', key('processing'), claims)
+  write('SADD', key('hands', worker), names)
+  for _, line in pairs(lines) do
+    write('ZREM', line.name, line.taken)
+  end
+  for company, candidate in pairs(known) do
+    write('SADD', key('held', company), candidate.ids)
   end
 end
-for _, turn in ipairs(taken) do
-  local line = turn.line
-  local name = line.company .. ':' .. id_in_line(turn.member)
-  line.key = line.key or key('line', line.company, line.queue)
-  soon('ZREM', line.key, turn.member)
-  soon('HSET', key('processing'), name, claim)
-  soon('SADD', key('hands', worker), name)
-  tell_change(name)
-  answer[#answer + 1] = name
-  answer[#answer + 1] = turn.told
-end
-for queue, rotation in pairs(rotations) do
+
+local function put_down_places(queue)
+  local rotation, moved, ended, idle = rotations[queue], {}, {}, {}
   for company, place in pairs(rotation.moved) do
-    soon('ZADD', key('turns', queue), whole(place), company)
+    moved[#moved + 1], moved[#moved + 2] = whole(place), company
   end
   for company, place in pairs(rotation.ended) do
-    soon('ZREM', key('turns', queue), company)
-    soon('ZADD', key('idle', queue), whole(place), company)
+    ended[#ended + 1] = company
+    idle[#idle + 1], idle[#idle + 2] = whole(place), company
   end
-end
-write_all()
-
-for queue, rotation in pairs(rotations) do
-  for company in pairs(rotation.ended) do
+  write('ZADD', key('turns', queue), moved)
+  write('ZREM', key('turns', queue), ended)
+  write('ZADD', key('idle', queue), idle)
+  for _, company in ipairs(ended) do
     close_line(company, queue)
     if known[company].held == 0 then
       weigh(company)
     end
   end
-end
-for company, served in pairs(known) do
-  if served.rate and served.started > 0 then
-    redis.call('HSET', key('bucket', company), 'owed', whole(served.owes), 'seconds', served.rate.seconds,
-      'at', whole(moment))
-  end
-  if not is_below_its_limits(served) then
-    stand_or_rest(company, moment)
-    weigh(company)
-  end
-end
-
-for queue, rotation in pairs(rotations) do
   local reached = rotation.reached >= FAR and rebase(queue, rotation.reached) or rotation.reached
   if rotation.is_known and reached ~= rotation.began then
     redis.call('HSET', key('rotations'), queue, whole(reached))
   end
 end
-if #taken > 0 then
+
+local function put_down_limits()
+  for company, served in pairs(known) do
+    if served.rate and served.started > 0 then
+      redis.call('HSET', key('bucket', company), 'owed', whole(served.owes), 'seconds', served.rate.seconds,
+        'at', whole(moment))
+    end
+    if not is_below_its_limits(served) then
+      stand_or_rest(company, moment)
+      weigh(company)
+    end
+  end
+end
+
+for place, reached in ipairs(read('HMGET', key('rotations'), queues)) do
+  redis.call('ZREMRANGEBYSCORE', key('idle', queues[place]), '-inf', whole(reached or 0))
+end
+
+local lifted, is_over = false, false
+repeat
+  local share, before, are_held_back, broken = shares(), count, nil, nil
+  repeat
+    are_held_back = lay_out_turns(share, lifted)
+    broken = read_jobs()
+    if next(broken) then
+      count = before
+      for _, line in pairs(lines) do
+        if broken[line.company] then
+          bury_heads(line)
+        end
+      end
+    end
+  until not next(broken) or #lost >= MOST_LOST
+  if next(broken) then  -- the rest is the next claim's
+    break
+  end
+  put_down_jobs()
+  for _, queue in ipairs(queues) do
+    put_down_places(queue)
+  end
+  put_down_limits()
+  is_over = lifted or count == batch or not are_held_back
+  lifted = true
+until is_over
+
+if count > 0 then
   redis.call('SADD', key('workers'), worker)
 end
 local again
-if #taken < batch then
+if count < batch then
   again = redis.call('ZRANGEBYSCORE', key('rests'), '(' .. whole(moment), '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 end
 return { answer, lost, again and whole(tonumber(again)) or false, whole(moment) }

@@ -76,7 +76,7 @@ elseif (most or '') ~= '' and queued(company) + #created > tonumber(most) then
   return { 'full', tonumber(most), #created }
 end
 
-local created_at = whole(moment)
+local created_at, jobs = whole(moment), {}
 for _, place in ipairs(created) do
   local id, queue, type, priority, rare = unpack(rows[place])
   local run_after, reserved_at = created_at, 'null'
@@ -88,8 +88,8 @@ for _, place in ipairs(created) do
     end
     reserved_at = given(rare[5]) and whole(rare[5]) or 'null'
   end
-  soon('HSET', key('jobs', company), id,
-    '[1,0,0,' .. run_after .. ',' .. created_at .. ',' .. reserved_at .. ',' .. ARGV[REST + place])
+  jobs[#jobs + 1] = id
+  jobs[#jobs + 1] = '[1,0,0,' .. run_after .. ',' .. created_at .. ',' .. reserved_at .. ',' .. ARGV[REST + place]
   if keyed[place] then
     local name = company .. ':' .. keyed[place]
     soon('HSET', key('key', name), 'id', id, 'fingerprint', rare[4], 'expires_at', whole(moment + key_lifetime * 1000))
@@ -104,5 +104,6 @@ for _, place in ipairs(created) do
   end
   tell_change(name)
 end
+write('HSET', key('jobs', company), jobs)
 join_lines()
 return { 'created', company, created_at, answers }

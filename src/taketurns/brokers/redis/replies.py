@@ -13,7 +13,7 @@ import orjson
 
 from taketurns.engine.job import Charge, Job, JobCompany, JobEvent, JobPause
 from taketurns.engine.rate import Rate
-from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Rescued, Status
+from taketurns.engine.task import ClaimedTask, Enqueued, NewTask, Outcome, Report, Rescued, Status
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EVERYBODY: Final = "all"  # whose pauses are every company's
@@ -191,6 +191,28 @@ def _claimed(name: bytes, told: bytes, token: UUID, claimed_at: datetime) -> Cla
         traceparent=job.traceparent,
         claim_token=token,
     )
+
+
+def reported(reports: Sequence[Report]) -> tuple[list[Any], list[Any], list[UUID]]:
+    """What settle.lua is told: completed jobs by company and token, and others; and the ids in the order of both."""
+    groups: dict[tuple[int, int], tuple[UUID, UUID, list[UUID], list[str | None]]] = {}
+    others, ids = [], []
+    for report in reports:
+        task = report.task
+        if report.outcome is not Outcome.COMPLETED or report.error is not None:
+            claim = (task.company_id, task.task_id, task.claim_token)
+            delay = round((report.delay_seconds or 0.0) * 1_000_000)
+            others.append((*claim, report.outcome, report.result, report.error, delay))
+            ids.append(task.task_id)
+            continue
+        key = (task.company_id.int, task.claim_token.int)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = (task.company_id, task.claim_token, [], [])
+        group[2].append(task.task_id)
+        group[3].append(report.result)
+    completed = [(*group[:3], group[3] if any(group[3]) else None) for group in groups.values()]
+    return completed, others, [*(task_id for group in groups.values() for task_id in group[2]), *ids]
 
 
 def held(name: bytes, told: bytes, claim: bytes) -> ClaimedTask:

@@ -1,4 +1,4 @@
-"""Connections to one cell: a pool through which scripts are run by name, each once.
+"""Connections to one cell: a line on which scripts are run by name, each once, and a pool for what is asked seldom.
 
 Nothing is sent a second time when an answer is lost: whoever asked is told so, and can look for what it made by id.
 """
@@ -23,6 +23,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from taketurns.brokers.redis import addresses, scripts
+from taketurns.brokers.redis.line import Line, open_line
 from taketurns.brokers.redis.nodes import Nodes
 from taketurns.brokers.redis.scripts import Script
 from taketurns.engine.errors import Unavailable
@@ -67,8 +68,11 @@ class Server:
         self._node: str | None = None
         self._search = asyncio.Lock()
         self._clients: dict[str, redis.asyncio.Redis] = {}
+        self._opening = asyncio.Lock()
+        self._lines: dict[str, Line] = {}
 
     async def close(self) -> None:
+        self._drop_lines()
         while self._clients:
             _, client = self._clients.popitem()
             await client.aclose()
@@ -81,18 +85,20 @@ class Server:
         return await self.run(scripts.load(verb), *arguments)
 
     async def run(self, script: Script, *arguments: Any) -> Any:
-        async def ask(client: redis.asyncio.Redis) -> Any:
+        async def ask(node: str) -> Any:
+            line = await self._line(node)
             try:
-                return await client.evalsha(script.sha, 1, self.cell, *arguments)
+                return await line.call("EVALSHA", script.sha, 1, self.cell, *arguments)
             except NoScriptError:
-                return await client.eval(script.text, 1, self.cell, *arguments)
+                return await line.call("EVAL", script.text, 1, self.cell, *arguments)
 
         return await self._answer(ask)
 
     async def run_durably(self, script: Script, *arguments: Any, patience_seconds: float) -> tuple[Any, str | None]:
         """Run a script, and wait until what it wrote is on the disk; answers why that is in doubt as well, or None."""
 
-        async def ask(client: redis.asyncio.Redis) -> tuple[Any, str | None]:
+        async def ask(node: str) -> tuple[Any, str | None]:
+            client = self._client(node)
             try:
                 return await self._with_waitaof(client, "EVALSHA", script.sha, arguments, patience_seconds)
             except NoScriptError:
@@ -123,11 +129,16 @@ class Server:
 
     async def command(self, *arguments: Any) -> Any:
         """One command on a key of the cell."""
-        return await self._answer(lambda client: client.execute_command(*arguments))  # type: ignore[no-untyped-call]
+
+        async def ask(node: str) -> Any:
+            line = await self._line(node)
+            return await line.call(*arguments)
+
+        return await self._answer(ask)
 
     async def inform(self, section: str) -> dict[str, Any]:
         """What the server that has the cell says of itself."""
-        return dict(await self._answer(lambda client: client.info(section)))
+        return dict(await self._answer(lambda node: self._client(node).info(section)))
 
     @asynccontextmanager
     async def subscribe(self, channel: str) -> AsyncIterator[redis.asyncio.client.PubSub]:
@@ -146,25 +157,38 @@ class Server:
                     raise Unavailable(f"Redis at {addresses.without_password(self.url)} did not answer in time")
                 yield pubsub
 
-    async def _answer(
-        self, ask: Callable[[redis.asyncio.Redis], Awaitable[Answer]], *, more_seconds: float = 0.0
-    ) -> Answer:
+    async def _answer(self, ask: Callable[[str], Awaitable[Answer]], *, more_seconds: float = 0.0) -> Answer:
         """Ask the node that has the cell, or the one that it has moved to: what was refused for that is not done."""
         async with self._in_time(more_seconds=more_seconds):
-            node = await self._find()
+            node = self._node or await self._find()
             try:
-                return await ask(self._client(node))
+                return await ask(node)
             except MovedError as moved:
                 if not self.nodes.is_cluster:
                     raise
                 self._node = self.nodes.moved_to(moved, told_by=node)
-                return await ask(self._client(self._node))
+                return await ask(self._node)
 
     async def _find(self) -> str:
         async with self._search:
             if self._node is None:
                 self._node = await asyncio.to_thread(self.nodes.find)
             return self._node
+
+    async def _line(self, node: str) -> Line:
+        """Lines to nodes that the cell has left stay open: calls may be under way there."""
+        line = self._lines.get(node)
+        if line is None or not line.is_open:
+            async with self._opening:
+                line = self._lines.get(node)
+                if line is None or not line.is_open:
+                    line = self._lines[node] = await open_line(node, name=self._name)
+        return line
+
+    def _drop_lines(self) -> None:
+        while self._lines:
+            _, line = self._lines.popitem()
+            line.drop()
 
     def _client(self, node: str) -> redis.asyncio.Redis:
         """The clients of nodes that the cell has left stay open: calls may be under way there."""
@@ -187,6 +211,7 @@ class Server:
                 async with asyncio.timeout(self._pool_timeout + self._timeout + more_seconds):
                     yield
             except TimeoutError as error:
+                self._drop_lines()  # what is not answered may never be, and the next call asks anew
                 raise TimeoutError("it did not answer in time") from error
 
     @contextmanager
