@@ -19,8 +19,8 @@ _ERRORS: Final[dict[str, type[ResponseError]]] = {"ASK": AskError, "MOVED": Move
 
 def _error(text: str) -> ResponseError:
     """What a server refuses, as redis-py tells it."""
-    code, _, rest = text.partition(" ")
-    return _ERRORS[code](rest) if code in _ERRORS else ResponseError(text)
+    code, _, why = text.partition(" ")
+    return _ERRORS.get(code, ResponseError)(why, status_code=code)
 
 
 class Line(asyncio.Protocol):
