@@ -14,6 +14,7 @@ from httpx2 import AsyncClient, Response
 from taketurns import telemetry
 from taketurns.api import headers
 from taketurns.brokers.postgres import PostgresBroker
+from taketurns.companies import directory
 from taketurns.engine.task import ClaimedTask, Outcome, Report
 from taketurns.storage.database import Database, conninfo
 from tests.api.test_connections import raw
@@ -241,6 +242,25 @@ async def test_one_too_many_is_answered_at_once(app: FastAPI, client: AsyncClien
     answer = await asyncio.wait_for(wait_for(client, task_id), 20)
     assert (answer.json()["status"], answer.headers.get("preference-applied")) == ("pending", None)
     looking.cancel()
+
+
+async def test_a_company_that_waits_for_much_leaves_room_for_others(
+    app: FastAPI, client: AsyncClient, database: Database
+) -> None:
+    await directory.create(database, name="Quiet", slug="quiet")
+    quiet = (await client.post("/companies/quiet/tasks", json={"type": "anything"})).json()["id"]
+    task_id = await new_task(client)
+    app.state.parts.waiting.most = 9
+    flood = [asyncio.create_task(wait_for(client, task_id)) for _ in range(9)]
+    await until_waiting(app, 6)
+    let_wait = [asyncio.create_task(client.get(f"/companies/quiet/tasks/{quiet}", headers=LONG)) for _ in range(2)]
+    await until_waiting(app, 8, tasks=2)
+    await client.post(f"{TASKS}/{task_id}/cancel")
+    await client.post(f"/companies/quiet/tasks/{quiet}/cancel")
+    answers = await asyncio.wait_for(asyncio.gather(*flood, *let_wait), PATIENCE)
+    waited = [answer.headers.get("preference-applied") is not None for answer in answers]
+    assert (sum(waited[:9]), sum(waited[9:])) == (6, 2)
+    assert app.state.parts.waiting.of_company == {}
 
 
 async def test_a_line_that_was_lost_is_opened_again_and_nothing_is_missed(

@@ -133,8 +133,9 @@ async def watch_job(request: Request) -> Response:
     after = min(headers.last_event_id(request.scope), job.event_number)
     if job.status.is_terminal and after == job.event_number:
         return Response(status_code=204)
-    if not jobs.waiting.has_room:
-        raise Problem(problems.TOO_MANY_STREAMS, "too many requests watch jobs of this process already")
+    if not jobs.waiting.has_room_for(job.company_id):
+        detail = "too many requests watch jobs at this process already, of this company or of all"
+        raise Problem(problems.TOO_MANY_STREAMS, detail)
     return streams.response(_moves(request, jobs, job, after))
 
 

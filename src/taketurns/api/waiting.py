@@ -6,6 +6,7 @@ Who waits holds no connection of the database's. Who is woken looks at its task,
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context
@@ -56,7 +57,11 @@ SomeTask = TypeVar("SomeTask", bound=Watched)
 
 
 class Waiting:
-    """The requests that wait for tasks of one broker, `most` of them at a time."""
+    """The requests that wait for tasks of one broker, `most` of them at a time.
+
+    For tasks of one company no more may wait than twice as many as there is room for besides: alone it has two thirds
+    of the room, and whoever comes later finds some.
+    """
 
     def __init__(self, broker: Broker, *, most: int = MOST_WAITING) -> None:
         self.broker = broker
@@ -65,6 +70,7 @@ class Waiting:
         self.lines_opened = 0
         self.most = most
         self.count = 0
+        self.of_company: Counter[UUID] = Counter()
         self.waiters: dict[UUID, set[Waiter]] = {}
         self._listening: asyncio.Task[None] | None = None
         self._log = telemetry.logger("api").bind()
@@ -131,15 +137,17 @@ class Waiting:
 
     @asynccontextmanager
     async def waiter(self, request: Request | None, company_id: UUID, task_id: UUID) -> AsyncIterator[Waiter | None]:
-        """One more who waits, until left; None when too many do, or the process is about to end.
+        """One more who waits, until left; None when too many do, of all or of this company, or the process is about to
+        end.
 
         Without a request the caller notices itself when its client leaves.
         """
-        if not self.has_room:
+        if not self.has_room_for(company_id):
             yield None
             return
         waiter = Waiter(self, company_id, task_id)
         self.count += 1
+        self.of_company[company_id] += 1
         self.waiters.setdefault(task_id, set()).add(waiter)
         telemetry.REQUESTS_WAITING.inc()
         if self._listening is None:
@@ -152,16 +160,18 @@ class Waiting:
                 leaving.cancel()
             telemetry.REQUESTS_WAITING.dec()
             self.count -= 1
+            self.of_company[company_id] -= 1
+            if not self.of_company[company_id]:
+                del self.of_company[company_id]
             self.waiters[task_id].discard(waiter)
             if not self.waiters[task_id]:
                 del self.waiters[task_id]
             if not self.count:
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, self._rest)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more may wait."""
-        return not self.is_closed and self.count < self.most
+    def has_room_for(self, company_id: UUID) -> bool:
+        """Whether one more may wait for a task of this company."""
+        return not self.is_closed and self.of_company[company_id] < 2 * (self.most - self.count)
 
     def leave(self) -> None:
         """Let everybody go, at once, and nobody wait any more."""
