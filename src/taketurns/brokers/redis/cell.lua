@@ -302,7 +302,12 @@ local function join(company, queue)
   end
   place = place or redis.call('HGET', key('rotations'), queue)
   local joined = redis.call('ZADD', key('turns', queue), 'NX', place, company)
-  stand_or_rest(company, now())
+  local most, tasks = unpack(redis.call('HMGET', key('company', company), 'max_in_flight', 'rate_tasks'))
+  if (most or '') .. (tasks or '') ~= '' or redis.call('SISMEMBER', key('pausing'), company) == 1 then
+    stand_or_rest(company, now())
+  else
+    redis.call('SADD', key('waiting'), company)
+  end
   return joined
 end
 

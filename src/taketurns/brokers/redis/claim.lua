@@ -99,8 +99,9 @@ end
 
 -- A rotation as a claim sees it: `places` read from the start on, `next` of them not seen yet; and in `back`, from `first`
 -- on, the next turns of those that were served. `moved` are the places of these, `ended` of those whose line has ended.
-local function open_rotations()
-  for place, reached in ipairs(read('HMGET', key('rotations'), queues)) do
+-- The first time, what they have reached is `found` already.
+local function open_rotations(found)
+  for place, reached in ipairs(found or read('HMGET', key('rotations'), queues)) do
     rotations[queues[place]] = {
       is_known = reached, began = tonumber(reached or 0), reached = tonumber(reached or 0), places = {}, read = 0,
       next = 1, back = {}, first = 1, moved = {}, ended = {},
@@ -258,10 +259,10 @@ local function serve(queue, turn, candidate)
 end
 
 -- Lay out turns until the batch is full or nobody is left who may have one. Answers whether shares have held some back.
-local function lay_out_turns(share, lifted)
+local function lay_out_turns(share, lifted, found)
   local some_are_held_back = false
   known, lines, taken = {}, {}, {}
-  open_rotations()
+  open_rotations(found)
   for _, queue in ipairs(queues) do
     while count < batch do
       local turn = next_turn(queue)
@@ -394,7 +395,8 @@ local function put_down_limits()
   end
 end
 
-for place, reached in ipairs(read('HMGET', key('rotations'), queues)) do
+local found = read('HMGET', key('rotations'), queues)
+for place, reached in ipairs(found) do
   redis.call('ZREMRANGEBYSCORE', key('idle', queues[place]), '-inf', whole(reached or 0))
 end
 
@@ -402,7 +404,7 @@ local lifted, is_over = false, false
 repeat
   local share, before, are_held_back, broken = shares(), count, nil, nil
   repeat
-    are_held_back = lay_out_turns(share, lifted)
+    are_held_back, found = lay_out_turns(share, lifted, found), nil
     broken = read_jobs()
     if next(broken) then
       count = before
