@@ -28,6 +28,11 @@ from taketurns.storage.models import Schedule as ScheduleTable
 from taketurns.telemetry import Event
 
 BATCH: Final = 100
+
+_NEXT: Final = select(
+    func.clock_timestamp(),
+    select(func.min(ScheduleTable.next_tick_at)).where(~ScheduleTable.paused, ~ScheduleTable.held).scalar_subquery(),
+)
 ERROR_LENGTH: Final = 500
 
 
@@ -70,7 +75,12 @@ class Ticking:
     async def make_due(self, *, at: datetime | None = None) -> Ticked:
         """Make the tasks of every tick that has come, in batches. Raises Unavailable; what was made by then stays."""
         ticked = Ticked()
-        ((now,),) = await self._database.fetch(select(clock(at)))
+        if at is None:
+            ((now, ticked.next_due),) = await self._database.fetch(_NEXT)
+            if ticked.next_due is None or ticked.next_due > now:
+                return ticked
+        else:
+            ((now,),) = await self._database.fetch(select(clock(at)))
         after: Waiting | None = None
         while due := await self._due(now, after):
             after = due[-1]

@@ -15,6 +15,7 @@ from copy import copy
 from functools import cache
 from typing import Any, Final, LiteralString
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, sql
@@ -158,9 +159,10 @@ class Database:
         async with self._lent() as connection:
             return await _rows(await connection.execute(query, (str(self._company), *arguments), binary=True))
 
-    async def fetch(self, statement: Executable) -> list[Row]:
-        """Run one SQLAlchemy Core statement; rows are plain tuples as psycopg makes them."""
-        query, parameters = compile_statement(self.schema, statement)
+    async def fetch(self, statement: Executable, **values: object) -> list[Row]:
+        """Run one SQLAlchemy Core statement, with these for what it leaves open by `bindparam`; rows are plain tuples
+        as psycopg makes them."""
+        query, parameters = compile_statement(self.schema, statement, **values)
         return await self.run(query.encode(), parameters)
 
     async def run(
@@ -264,8 +266,20 @@ async def _rows(cursor: AsyncCursor[Row]) -> list[Row]:
     return await cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
 
-def compile_statement(schema: str, statement: Executable) -> tuple[str, dict[str, Any]]:
-    """The text and parameters of a Core statement, with its tables in the cell's schema."""
+_compiled: WeakKeyDictionary[Executable, dict[str, tuple[str, dict[str, Any]]]] = WeakKeyDictionary()
+
+
+def compile_statement(schema: str, statement: Executable, **values: object) -> tuple[str, dict[str, Any]]:
+    """The text and parameters of a Core statement, with its tables in the cell's schema. Made once for as long as the
+    statement lives: those that are asked for again and again are kept, and leave open what changes."""
+    by_schema = _compiled.setdefault(statement, {})
+    if schema not in by_schema:
+        by_schema[schema] = _compile(schema, statement)
+    text, parameters = by_schema[schema]
+    return text, {**parameters, **values}
+
+
+def _compile(schema: str, statement: Executable) -> tuple[str, dict[str, Any]]:
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=_DIALECT,
         schema_translate_map={None: schema},

@@ -6,12 +6,14 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from taketurns import telemetry
+
+LOOK_SECONDS: Final = 0.5  # how soon it sees that it is closed
 
 
 class Measured(Protocol):
@@ -59,7 +61,9 @@ class MetricsServer:
         handler = type("Handler", (_Handler,), {"answers": answers, "registry": registry})
         self._server = ThreadingHTTPServer((host, port), handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(LOOK_SECONDS,), name="metrics", daemon=True
+        )
         self._thread.start()
         telemetry.logger("worker").info(telemetry.Event.METRICS_SERVED, host=self.address[0], port=self.address[1])
 

@@ -175,7 +175,7 @@ class Park:
         queues: Sequence[str],
         skipped_types: Callable[[], Sequence[str]],
         on_work: Callable[[], None],
-        every_seconds: float = 1.0,
+        every_seconds: float = 2.0,
     ) -> None:
         self._broker = broker
         self._queues = queues

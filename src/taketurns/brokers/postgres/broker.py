@@ -177,7 +177,7 @@ class PostgresBroker:
         return {worker_id for worker_id, _ in await self.database.fetch(leases.overdue(seconds, at))}
 
     async def held(self, worker_id: UUID) -> list[ClaimedTask]:
-        return [leases.held(row) for row in await self.database.fetch(leases.held_by(worker_id))]
+        return [leases.held(row) for row in await self.database.fetch(leases.HELD_BY, holder=worker_id)]
 
     async def promote(self, *, most: int = 1_000, at: datetime | None = None) -> Promoted:
         ((count, queues, next_due),) = await self.database.call("promote", most, at)

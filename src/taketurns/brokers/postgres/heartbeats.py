@@ -28,6 +28,8 @@ from taketurns.storage.models import Heartbeat
 LEAVE_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.2
 
+Seconds = float | ColumnElement[float] | None
+
 
 class Heartbeats:
     """A duty: tells the database of a worker that takes its turns and holds its lease elsewhere.
@@ -104,7 +106,7 @@ def first(worker_id: UUID, holder: Holder, *, seconds_ago: float = 0.0) -> Execu
     return statement.on_conflict_do_update(index_elements=["name"], set_=told)
 
 
-def news(seconds_since_claim: float | None) -> dict[str, object]:
+def news(seconds_since_claim: Seconds) -> dict[str, object]:
     """What is told with every beat."""
     now = func.clock_timestamp()
     return {"beat_at": now} | (
@@ -123,5 +125,5 @@ def description(worker_id: UUID, holder: Holder) -> dict[str, Any]:
     }
 
 
-def _interval(seconds: float) -> ColumnElement[Any]:
+def _interval(seconds: float | ColumnElement[float]) -> ColumnElement[Any]:
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -11,12 +12,15 @@ import psycopg
 from psycopg.types.json import Jsonb
 from sqlalchemy import (
     CTE,
+    BindParameter,
     Case,
     ColumnElement,
     Executable,
+    Float,
     Integer,
-    Select,
+    Uuid,
     and_,
+    bindparam,
     case,
     delete,
     func,
@@ -39,6 +43,8 @@ from taketurns.engine.task import ClaimedTask
 from taketurns.storage.database import Database, Row, compile_statement, conninfo
 from taketurns.storage.models import Heartbeat, ProcessingTask, Worker
 from taketurns.storage.models import TaskType as PublishedType
+
+OfWorker = UUID | BindParameter[UUID]
 
 _WITHOUT_A_LEASE = (
     select(ProcessingTask.worker_id, null().cast(Integer))
@@ -126,7 +132,10 @@ class PostgresLease:
     def beat(
         self, worker_id: UUID, *, seconds_since_claim: float | None, state: WorkerState = WorkerState.RUNNING
     ) -> Beat | None:
-        rows = self._execute(_beat_statement(worker_id, seconds_since_claim, state))
+        told: dict[str, object] = {"beating": worker_id, "stands": state.value}
+        if seconds_since_claim is not None:
+            told["seconds"] = seconds_since_claim
+        rows = self._execute(_beat_statement(has_claimed=seconds_since_claim is not None), **told)
         return self._told(*rows[0]) if rows else None
 
     def remove(self, worker_id: UUID, *, seconds_since_claim: float | None) -> None:
@@ -137,17 +146,19 @@ class PostgresLease:
         self._connection.close()
 
     def _told(self, at: datetime, wanted: str) -> Beat:
-        types = frozenset(name for (name,) in self._execute(select(PublishedType.name)))
+        types = frozenset(name for (name,) in self._execute(_PUBLISHED))
         return Beat(at, types, Wanted(wanted))
 
-    def _execute(self, statement: Executable) -> list[Row]:
-        query, parameters = compile_statement(self._schema, statement)
+    def _execute(self, statement: Executable, **values: object) -> list[Row]:
+        query, parameters = compile_statement(self._schema, statement, **values)
         try:
             cursor = self._connection.execute(query.encode(), parameters)
             return cursor.fetchall() if cursor.description else []
         except (psycopg.Error, OSError) as error:
             raise _unavailable(error) from error
 
+
+_PUBLISHED = select(PublishedType.name)
 
 _PLACE = (
     "company_id",
@@ -163,9 +174,10 @@ _PLACE = (
 )
 
 
-def held_by(worker_id: UUID) -> Select[Any]:
-    """The rows that a worker holds; see `held`."""
-    return select(*(getattr(ProcessingTask, name) for name in _PLACE)).where(ProcessingTask.worker_id == worker_id)
+HELD_BY = select(*(getattr(ProcessingTask, name) for name in _PLACE)).where(
+    ProcessingTask.worker_id == bindparam("holder")
+)
+"""The rows that a worker holds; see `held`."""
 
 
 def held(row: Row) -> ClaimedTask:
@@ -212,18 +224,21 @@ def _wanted_before(former: UUID | None) -> ColumnElement[Any]:
     return select(Worker.wanted).where(Worker.id == former).scalar_subquery()
 
 
-def _beat_statement(worker_id: UUID, seconds_since_claim: float | None, state: WorkerState) -> Executable:
-    """The lease and the heartbeat in one round trip."""
+@cache
+def _beat_statement(*, has_claimed: bool) -> Executable:
+    """The lease and the heartbeat in one round trip, of the worker `beating` that `stands` so."""
+    worker_id = bindparam("beating", type_=Uuid())
+    seconds_since_claim = bindparam("seconds", type_=Float()) if has_claimed else None
     return (
         update(Worker)
         .where(Worker.id == worker_id)
-        .values({"beat": Worker.beat + 1, "state": state.value, **heartbeats.news(seconds_since_claim)})
+        .values({"beat": Worker.beat + 1, "state": bindparam("stands"), **heartbeats.news(seconds_since_claim)})
         .returning(func.clock_timestamp(), Worker.wanted)
         .add_cte(_heartbeat(worker_id, seconds_since_claim, {"left_at": None}))
     )
 
 
-def _heartbeat(worker_id: UUID, seconds_since_claim: float | None, changes: Mapping[str, object]) -> CTE:
+def _heartbeat(worker_id: OfWorker, seconds_since_claim: heartbeats.Seconds, changes: Mapping[str, object]) -> CTE:
     name = select(Worker.name).where(Worker.id == worker_id).scalar_subquery()
     statement = (
         update(Heartbeat).where(Heartbeat.name == name).values({**heartbeats.news(seconds_since_claim), **changes})
