@@ -55,7 +55,7 @@ async def test_a_worker_that_was_stopped_for_too_long_changes_nothing_when_it_go
         with house.process() as second:
             await eventually(lambda: house.runs(task) == [first.pid, second.pid])
             if fails:
-                house.execute("update taketurns.tasks set payload = payload || '{\"fails\": true}'")
+                house.execute("update taketurns.tasks set payload = payload::jsonb || '{\"fails\": true}'")
             first.send(signal.SIGCONT)
             await eventually(lambda: "lease lost" in first.log())
             await eventually(lambda: first.worker_id not in house.leases())
