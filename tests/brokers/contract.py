@@ -432,7 +432,7 @@ class TakingTurns:
             cell.add_company(slug, weight=weight)
             await submit(cell, slug, 1_000)
         served: Counter[str] = Counter()
-        async with Busy(cell, hands=400):
+        async with Hoarder(cell, hands=400):
             while served.total() < 800:
                 claimed = await claim(cell, batch)
                 assert len(claimed) == batch
@@ -481,7 +481,7 @@ class TakingTurns:
         for _ in range(10):
             await cell.broker.settle(reports(await claim(cell, 7)))
         cell.add_company("late")
-        async with Busy(cell, hands=100):
+        async with Hoarder(cell, hands=100):
             await submit(cell, "late", 1)
             assert "late" in turns_of(cell, await claim(cell, 4))
 
@@ -493,7 +493,7 @@ class TakingTurns:
         for _ in range(10):
             await cell.broker.settle(reports(await claim(cell, 10)))
         await submit(cell, "absent", 50)
-        async with Busy(cell, hands=100):
+        async with Hoarder(cell, hands=100):
             assert Counter(turns_of(cell, await claim(cell, 40)))["absent"] == pytest.approx(20, abs=2)
 
     async def test_nobody_gains_by_asking_for_one_turn_at_a_time(self, cell: Cell) -> None:
@@ -516,7 +516,7 @@ class TakingTurns:
         await submit(cell, "patient", 300)
         is_away = True
         served: Counter[str] = Counter()
-        async with Busy(cell, hands=400):
+        async with Hoarder(cell, hands=400):
             for step in range(220):
                 if step % 2 and is_away:
                     await submit(cell, "coming")
@@ -544,6 +544,24 @@ class TakingTurns:
             assert held["slow"] <= hands // 2
             assert held.total() == hands
 
+    async def test_long_tasks_do_not_pile_up_on_hands_that_a_third_company_does_not_want(self, cell: Cell) -> None:
+        """Of sixteen hands globex has one and wants no more; initech's tasks are long, acme's short."""
+        for slug, count in (("globex", 1), ("initech", 100), ("acme", 1_500)):
+            cell.add_company(slug)
+            await submit(cell, slug, count)
+        lengths = {"globex": 3, "initech": 100, "acme": 1}
+        running: list[tuple[int, ClaimedTask]] = []
+        for now in range(120):
+            ended = [(end, task) for end, task in running if end <= now]
+            await cell.broker.settle(reports(task for _, task in ended))
+            running = [item for item in running if item not in ended]
+            if "globex" in (cell.slug_of(task.company_id) for _, task in ended):
+                await submit(cell, "globex")
+            for task in await claim(cell, 16 - len(running)):
+                running.append((now + lengths[cell.slug_of(task.company_id)], task))
+            held = Counter(cell.slug_of(task.company_id) for _, task in running)
+            assert held == {"globex": 1, "initech": 8, "acme": 7}
+
     async def test_a_heavy_company_does_not_end_up_with_every_hand(self, cell: Cell) -> None:
         """Its share of two hands, rounded up, would be both."""
         for slug, weight in (("heavy", 100), ("light", 1)):
@@ -563,7 +581,7 @@ class TakingTurns:
         for slug in ("a", "b"):
             cell.add_company(slug)
             await submit(cell, slug, 500)
-        async with Busy(cell, hands=400):
+        async with Hoarder(cell, hands=400):
             await cell.broker.settle(reports(await claim(cell, 20)))
             cell.set_weight("b", 4)
             served = Counter(turns_of(cell, await claim(cell, 100)))
@@ -893,17 +911,17 @@ class Pausing:
         assert cell.contradictions() == []
 
 
-class Busy:
-    """Hands of a company that wants nothing more, so that nobody else comes near its share."""
+class Hoarder:
+    """A company that waits while it has many hands, so that nobody else comes near its share."""
 
     def __init__(self, cell: Cell, *, hands: int) -> None:
         self._cell = cell
         self._hands = hands
 
     async def __aenter__(self) -> None:
-        self._cell.add_company("retired")
-        await submit(self._cell, "retired", self._hands, queue="retired")
-        self._held = await claim(self._cell, self._hands, queues=("retired",))
+        self._cell.add_company("hoarder")
+        await submit(self._cell, "hoarder", self._hands + 1, queue="hoard")
+        self._held = await claim(self._cell, self._hands, queues=("hoard",))
 
     async def __aexit__(self, *_: object) -> None:
         await self._cell.broker.settle(reports(self._held))

@@ -51,43 +51,44 @@ class Fleet:
     def shares(self) -> dict[str, int]:
         """The shares of a fleet with these hands, of the companies that have tasks waiting."""
         waiting = [name for name, count in self.rotation.waiting.items() if count and not self.companies[name].paused]
-        hands = sum(company.held for company in self.companies.values())
-        total = sum(company.weight for name, company in self.companies.items() if company.held or name in waiting)
+        hands = sum(self.companies[name].held for name in waiting)
+        total = sum(self.companies[name].weight for name in waiting)
         return {
             name: share(hands, self.companies[name].weight, total, others_wait=len(waiting) > 1) for name in waiting
         }
 
 
-def backlogged(*weighted: int, idle_hands: int = 0) -> Fleet:
-    """Companies a, b, c … with endless backlogs; `idle_hands` run the last tasks of one that wants nothing more.
+def backlogged(*weighted: int, hoarded: int = 0) -> Fleet:
+    """Companies a, b, c … with endless backlogs, beside one that waits while it has `hoarded` hands.
 
     With many of those nobody else comes near its share.
     """
     fleet = Fleet({chr(ord("a") + place): Company(weight) for place, weight in enumerate(weighted)})
     for name in fleet.companies:
         fleet.wait(name, 1_000_000)
-    if idle_hands:
-        fleet.companies["retired"] = Company(held=idle_hands)
+    if hoarded:
+        fleet.companies["hoarder"] = Company(held=hoarded)
+        fleet.wait("hoarder", 1)
     return fleet
 
 
 def test_turns_of_equal_companies_alternate() -> None:
-    fleet = backlogged(1, 1, 1, idle_hands=100)
+    fleet = backlogged(1, 1, 1, hoarded=100)
     assert "".join(fleet.take(9)) == "abcabcabc"
 
 
 def test_turns_of_a_heavy_company_are_spread_over_the_round() -> None:
-    fleet = backlogged(1, 2, 5, idle_hands=100)
+    fleet = backlogged(1, 2, 5, hoarded=100)
     fleet.take(8)
     assert "".join(fleet.take(8)) == "cbccbcac"
 
 
 @given(st.lists(weights, min_size=2, max_size=12), st.lists(batches, min_size=1, max_size=20))
 def test_turns_by_weight_never_differ_by_more_than_two(weighted: list[int], sizes: list[int]) -> None:
-    fleet = backlogged(*weighted, idle_hands=100_000)
+    fleet = backlogged(*weighted, hoarded=100_000)
     for size in sizes:
         fleet.take(size)
-    assert spread(fleet.taken, {name: c.weight for name, c in fleet.companies.items() if name != "retired"}) <= 2
+    assert spread(fleet.taken, {name: c.weight for name, c in fleet.companies.items() if name != "hoarder"}) <= 2
 
 
 @given(st.lists(weights, min_size=2, max_size=8), st.lists(batches, min_size=1, max_size=40), st.randoms())
@@ -122,7 +123,7 @@ def _step(name: str, pair: tuple[str, str], fleet: Fleet) -> Fraction:
 def test_a_newcomers_first_turn_comes_before_anybody_takes_its_weight_and_one_more(
     weighted: list[int], weight: int, before: int, batch: int
 ) -> None:
-    fleet = backlogged(*weighted, idle_hands=100_000)
+    fleet = backlogged(*weighted, hoarded=100_000)
     for _ in range(before):
         fleet.take(1)
     fleet.companies["new"] = Company(weight)
@@ -134,22 +135,69 @@ def test_a_newcomers_first_turn_comes_before_anybody_takes_its_weight_and_one_mo
     assert all(count <= fleet.companies[name].weight for name, count in others.items())
 
 
-@given(st.lists(weights, min_size=2, max_size=8), st.lists(batches, min_size=1, max_size=40), st.randoms())
-def test_nobody_takes_more_than_its_share_while_others_who_may_have_it_wait(
-    weighted: list[int], sizes: list[int], chance: random.Random
+@given(
+    st.lists(weights, min_size=2, max_size=8),
+    st.lists(st.integers(0, 20), max_size=4),
+    st.lists(batches, min_size=1, max_size=40),
+    st.randoms(),
+)
+def test_nobody_takes_more_than_its_share_of_what_others_leave(
+    weighted: list[int], kept: list[int], sizes: list[int], chance: random.Random
 ) -> None:
+    """However many hands are held by companies that want no more."""
     fleet = backlogged(*weighted)
+    for number, held in enumerate(kept):
+        fleet.companies[f"content {number}"] = Company(chance.randint(1, 100), held=held)
     for size in sizes:
         before = {name: company.held for name, company in fleet.companies.items()}
         fleet.take(size)
-        shares = fleet.shares()
-        for name, company in fleet.companies.items():
-            if company.held > max(before[name], shares[name]):
-                # Shares were lifted: then everybody else has all of its own.
-                assert all(other.held >= shares[key] for key, other in fleet.companies.items())
+        for name, most in fleet.shares().items():
+            assert fleet.companies[name].held <= max(before[name], most)
         for name in list(fleet.hands):
             if chance.random() < 0.6:
                 fleet.finish(name)
+
+
+@pytest.mark.parametrize("settles_at_once", [1, 5])
+def test_long_tasks_do_not_pile_up_on_hands_that_a_third_company_does_not_want(settles_at_once: int) -> None:
+    """Of sixteen hands globex has one and wants no more; initech's tasks are long, acme's short."""
+    fleet = Fleet({"globex": Company(), "initech": Company(), "acme": Company()})
+    for name in ("initech", "acme"):
+        fleet.wait(name, 1_000_000)
+    lengths = {"globex": 3, "initech": 500, "acme": 1}
+    ends: list[tuple[int, str]] = []
+    now = 0
+    for _ in range(4_000):
+        fleet.wait("globex", 1 - fleet.rotation.waiting.get("globex", 0) - fleet.companies["globex"].held)
+        ends += [(now + lengths[name], name) for name in fleet.take(16 - len(ends))]
+        assert len(ends) == 16
+        assert fleet.companies["initech"].held <= 8
+        ends.sort()
+        now = ends[settles_at_once - 1][0]
+        for _, name in ends[:settles_at_once]:
+            fleet.finish(name)
+        del ends[:settles_at_once]
+    assert fleet.companies["initech"].held == 8
+
+
+def test_what_a_company_at_its_limit_has_no_use_for_is_shared_by_the_others() -> None:
+    fleet = backlogged(1, 1, 1)
+    fleet.companies["c"].max_in_flight = 2
+    assert Counter(fleet.take(16)) == {"a": 7, "b": 7, "c": 2}
+    fleet.finish("a")
+    fleet.finish("a")
+    assert fleet.take(2) == ["a", "a"]
+
+
+def test_what_a_company_that_runs_out_does_not_want_is_shared_by_the_others() -> None:
+    fleet = backlogged(1, 1)
+    fleet.companies["c"] = Company()
+    fleet.wait("c", 1)
+    assert Counter(fleet.take(15)) == {"a": 7, "b": 7, "c": 1}
+    fleet.finish("b")
+    fleet.finish("c")
+    fleet.wait("c", 1)
+    assert Counter(fleet.take(2)) == {"b": 1, "c": 1}
 
 
 @given(
@@ -210,7 +258,7 @@ def test_limits_hold_across_queues() -> None:
 
 
 def test_a_company_that_comes_back_after_the_rotation_has_passed_starts_where_it_is() -> None:
-    fleet = backlogged(1, idle_hands=100)
+    fleet = backlogged(1, hoarded=100)
     fleet.companies["b"] = Company()
     fleet.wait("b", 1)
     fleet.take(20)
@@ -219,7 +267,7 @@ def test_a_company_that_comes_back_after_the_rotation_has_passed_starts_where_it
 
 
 def test_a_company_that_asks_for_one_turn_at_a_time_gets_no_more_than_others() -> None:
-    fleet = backlogged(1, idle_hands=100)
+    fleet = backlogged(1, hoarded=100)
     fleet.companies["b"] = Company()
     for _ in range(50):
         fleet.wait("b", 1 - fleet.rotation.waiting.get("b", 0))
@@ -229,7 +277,7 @@ def test_a_company_that_asks_for_one_turn_at_a_time_gets_no_more_than_others() -
 
 
 def test_a_company_that_goes_and_comes_back_gets_no_more_than_others() -> None:
-    fleet = backlogged(10, idle_hands=1_000)
+    fleet = backlogged(10, hoarded=1_000)
     fleet.companies["b"] = Company()
     for step in range(220):
         if step % 2 and not fleet.rotation.waiting.get("b"):
@@ -239,7 +287,7 @@ def test_a_company_that_goes_and_comes_back_gets_no_more_than_others() -> None:
 
 
 def test_a_changed_weight_acts_at_the_next_turn() -> None:
-    fleet = backlogged(1, 1, idle_hands=1_000)
+    fleet = backlogged(1, 1, hoarded=1_000)
     fleet.take(10)
     fleet.companies["b"].weight = 10
     assert Counter(fleet.take(110)) == {"a": 10, "b": 100}

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from taketurns import telemetry
 from taketurns.companies import directory
 from taketurns.engine.task import ClaimedTask, Outcome, Report
-from taketurns.history import rollups, stats
+from taketurns.history import board, rollups, stats
 from taketurns.history.rollups import Attempts, RollUp
 from taketurns.history.stats import Stats
 from taketurns.storage.database import Database
@@ -72,7 +72,7 @@ def ended(life: Life, outcome: Outcome, *, waited: float, rescues: int = 0, comp
 
 async def test_what_waits_and_runs_is_told_against_the_share(life: Life) -> None:
     other = await directory.create(life.database, name="Other", weight=3)
-    await Life(life.database, life.broker, other.id).create()
+    await Life(life.database, life.broker, other.id).create(2)
     await life.add_worker(concurrency=10)
     await life.create(5, at=datetime.now(UTC) - timedelta(seconds=100))
     await life.create(2, delay_seconds=3600)
@@ -82,6 +82,19 @@ async def test_what_waits_and_runs_is_told_against_the_share(life: Life) -> None
     assert told.in_flight == 1
     assert told.fair_share == 3  # a quarter of ten hands, rounded up
     assert told.oldest_age_seconds == pytest.approx(100, abs=20)
+
+
+async def test_the_share_is_of_what_companies_that_want_no_more_leave(life: Life) -> None:
+    content, other = [await directory.create(life.database, name=name) for name in ("Content", "Other")]
+    await Life(life.database, life.broker, content.id).create(4)
+    await life.claim(5)
+    await life.add_worker(concurrency=10)
+    await life.create(5)
+    assert (await read(life)).fair_share == 6
+    await Life(life.database, life.broker, other.id).create()
+    assert (await read(life)).fair_share == 3
+    fair = {standing.id: standing.fair_share for standing in await board.read(life.database, limit=3)}
+    assert fair == {life.company_id: 3, other.id: 3, content.id: pytest.approx(10 / 3)}
 
 
 async def test_a_company_without_anything_has_figures_and_one_that_is_not_there_none(life: Life) -> None:

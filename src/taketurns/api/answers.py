@@ -318,7 +318,8 @@ class StatsBody(TypedDict):
     fairShare: Annotated[
         int,
         Field(
-            description="The company's part of all workers' hands, by weight, among the companies that have work now."
+            description="The company's part, by weight, of the workers' hands that are not held by companies which "
+            "want no more, among those that have tasks waiting."
         ),
     ]
     window: WindowBody

@@ -8,12 +8,13 @@ first turn is at the place that the rotation has reached. A company whose work h
 rotation has passed it, and is a newcomer after that; a rotation that finds nobody to serve goes on to the last such
 place. (Start-time fair queuing, on a grid: Goyal, Vin, Cheng 1996.)
 
-Share. `hands` are the task slots in use in the whole fleet, the batch being claimed included. A company is passed over
-while it holds ceil(hands × weight / Σ weight) of them, Σ over the companies that have tasks waiting or running; nor
-does any company take the last hand for itself while another waits. When nobody else is found, shares are lifted for
-what is left of the batch. Limits (`max_in_flight`, rate, pause) are never lifted: a company that has reached one is
-passed over, and does not count as one that waits. It keeps its place. So it is with one whose line is paused, in that
-queue alone.
+Share. Of the hands that the companies which wait hold, the batch being claimed included, each may hold
+ceil(hands × weight / Σ weight), Σ over those companies, and is passed over while it holds as many; nor does any of them
+take the last hand for itself while another waits. What is held by others, who want no more, is not shared: shares are
+max-min. When nobody is found, it is counted anew who waits now that some have run out or reached a limit; when then
+nobody is found either, shares are lifted for what is left of the batch. Limits (`max_in_flight`, rate, pause) are never
+lifted: a company that has reached one is passed over, and does not count as one that waits. It keeps its place. So it
+is with one whose line is paused, in that queue alone. (decisions/0023)
 
 Queues. Each has a rotation of its own; a claim of several takes them in the order in which they are named. Hands and
 limits are the company's, whatever the queue.
@@ -73,7 +74,7 @@ def place_after(place: Fraction, weight: int) -> Fraction:
 
 
 def share(hands: int, weight: int, total_weight: int, *, others_wait: bool) -> int:
-    """How many hands a company may hold while others wait."""
+    """How many of the hands that are to be shared a company may hold while others wait."""
     fair = math.ceil(Fraction(hands * weight, total_weight))
     return min(fair, max(hands - 1, 1)) if others_wait else fair
 
@@ -85,31 +86,43 @@ def take(
 
     `rotations` are all queues of the cell, `queues` those that are claimed from, in order.
     """
-    shares = _shares(companies, rotations.values(), batch)
     for queue in queues:
         _meet_newcomers(companies, rotations[queue])
     turns: list[Turn] = []
-    for lifted in (False, True):
-        for queue in queues:
-            while len(turns) < batch:
-                able = [
-                    name
-                    for name in _waiting(companies, [rotations[queue]])
-                    if companies[name].is_below_its_limits and (lifted or companies[name].held < shares[name])
-                ]
-                if not able:
-                    if lifted:
-                        _pass_idle_places(companies, rotations[queue])
-                    break
-                turns.append(Turn(queue, _take_one(companies, rotations[queue], able)))
-    return turns
+    while found := _walk(companies, rotations, queues, left := batch - len(turns), _shares(companies, rotations, left)):
+        turns += found
+    return turns + _walk(companies, rotations, queues, batch - len(turns))
 
 
-def _shares(companies: Mapping[str, Company], rotations: Iterable[Rotation], batch: int) -> dict[str, int]:
-    waiting = {name for name in _waiting(companies, rotations) if companies[name].is_below_its_limits}
-    hands = sum(company.held for company in companies.values()) + batch
-    total_weight = sum(company.weight for name, company in companies.items() if company.held or name in waiting)
+def _shares(companies: Mapping[str, Company], rotations: Mapping[str, Rotation], batch: int) -> dict[str, int]:
+    waiting = {name for name in _waiting(companies, rotations.values()) if companies[name].is_below_its_limits}
+    hands = sum(companies[name].held for name in waiting) + batch
+    total_weight = sum(companies[name].weight for name in waiting)
     return {name: share(hands, companies[name].weight, total_weight, others_wait=len(waiting) > 1) for name in waiting}
+
+
+def _walk(
+    companies: Mapping[str, Company],
+    rotations: Mapping[str, Rotation],
+    queues: Sequence[str],
+    batch: int,
+    shares: Mapping[str, int] | None = None,
+) -> list[Turn]:
+    """Turns of those who are below their limits and shares, or below their limits alone if there are no shares."""
+    turns: list[Turn] = []
+    for queue in queues:
+        while len(turns) < batch:
+            able = [
+                name
+                for name in _waiting(companies, [rotations[queue]])
+                if companies[name].is_below_its_limits and (shares is None or companies[name].held < shares[name])
+            ]
+            if not able:
+                if shares is None:
+                    _pass_idle_places(companies, rotations[queue])
+                break
+            turns.append(Turn(queue, _take_one(companies, rotations[queue], able)))
+    return turns
 
 
 def _waiting(companies: Mapping[str, Company], rotations: Iterable[Rotation]) -> set[str]:

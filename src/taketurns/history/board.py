@@ -25,7 +25,8 @@ _QUERY: Final = resources.files("taketurns.history").joinpath("board.sql").read_
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A company at this moment. `backlog` is counted up to `CAP`, or less where many have that many; `fair_share` is
-    how many hands are its own among those that have work, and None for one that has none or is paused."""
+    how many hands are its own of those that companies which want no more leave, and None for one that has no work or is
+    paused."""
 
     id: UUID
     slug: str

@@ -1,5 +1,6 @@
 -- How it stands with every company: what each has waiting and running, how long the longest of it waits, and its share
--- of the hands. Those who wait longest come first, then those who run most, then by slug.
+-- of the hands that those who wait have or may have; of one that does not, what it would be if it did. Those who wait
+-- longest come first, then those who run most, then by slug.
 -- Costs the same whatever the backlog and the history: up to `few` tasks are counted of up to `companies` companies, and
 -- `many` more in all of those that have more, up to `most` of each; companies themselves are read whole.
 -- Lives on pending_tasks_company_id_task_id_idx, walked from company to company; what workers hold is read whole.
@@ -40,20 +41,24 @@ with recursive waiting as (
     ) t
 ), running as materialized (
     select p.company_id, count(*) as hands from processing_tasks p where p.queue <> '!inline' group by p.company_id
-), sharing as (
-    select coalesce(sum(c.weight), 0) as weights
-    from companies c
-    where not c.paused and c.id in (select b.company_id from backlog b union select r.company_id from running r)
+), sharing as materialized (
+    select c.id as company_id, c.weight
+    from companies c join backlog b on b.company_id = c.id
+    where not c.paused and exists (select from lines l where l.company_id = c.id and l.rests_place is null)
 ), fleet as (
-    select coalesce(sum(w.concurrency), 0) as hands from workers w
+    select (select coalesce(sum(w.concurrency), 0) from workers w) - (
+            select coalesce(sum(r.hands), 0) from running r where r.company_id not in (select s.company_id from sharing s)
+        ) as hands,
+        (select coalesce(sum(s.weight), 0) from sharing s) as weights
 )
 select c.id, c.slug, c.name, c.weight, c.paused, c.paused_until, c.max_in_flight, c.max_queued,
     coalesce(b.tasks, 0), coalesce(b.is_exact, true), extract(epoch from clock_timestamp() - b.oldest)::float8, coalesce(r.hands, 0),
     case when (b.tasks is not null or r.hands is not null) and not c.paused
-        then f.hands * c.weight / greatest(s.weights, c.weight)::float8 end
+        then greatest(f.hands + case when s.company_id is null then coalesce(r.hands, 0) else 0 end, 0) * c.weight
+            / (f.weights + case when s.company_id is null then c.weight else 0 end)::float8 end
 from companies c
-cross join sharing s
 cross join fleet f
+left join sharing s on s.company_id = c.id
 left join backlog b on b.company_id = c.id
 left join running r on r.company_id = c.id
 where %(like)s = '' or c.slug like %(like)s or lower(c.name) like %(like)s

@@ -35,8 +35,8 @@ class Stats:
     """A company's figures at a moment, and of the window before it.
 
     `backlog` and `scheduled` are counted up to `COUNT_MOST`, and `oldest_age_seconds` is for how long one of those
-    pending tasks has been due. `fair_share` is how many of the living workers' hands are the company's among those that
-    have work.
+    pending tasks has been due. `fair_share` is how many of the living workers' hands are the company's, of what those
+    leave who want no more, among those who wait.
     """
 
     company_id: UUID

@@ -176,11 +176,11 @@ class PostgresCell:
             ),
         )
 
-    def add_busy_hands(self, count: int) -> None:
-        """Hands of a company that wants nothing more: with many of those nobody else comes near its share."""
-        self.add_company("retired")
-        self.submit("retired", count)
-        assert len(self.take(count)) == count
+    def add_hoarder(self, hands: int) -> None:
+        """A company that waits while it has so many hands: nobody else comes near its share."""
+        self.add_company("hoarder")
+        self.submit("hoarder", hands + 1)
+        assert len(self.take(hands)) == hands
 
     def name_companies(self) -> None:
         """Learn the slugs of companies that were made by other statements."""

@@ -209,7 +209,7 @@ def test_turns_by_weight_keep_in_step_across_claimers(
     """Must 1, of companies that have tasks waiting all along and are below their share."""
     cell = watched_cell
     clear(cell)
-    cell.add_busy_hands(1_000)
+    cell.add_hoarder(1_000)
     by_id = {str(cell.add_company(f"c{place}", weight=weight)): weight for place, weight in enumerate(weighted)}
     for place in range(len(weighted)):
         cell.submit(f"c{place}", 1_000)

@@ -139,7 +139,7 @@ def test_a_hundred_and_fifty_companies_take_the_turns_of_the_rule(bare_cell: Pos
 
 
 def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(bare_cell: PostgresCell) -> None:
-    bare_cell.add_busy_hands(1_000)
+    bare_cell.add_hoarder(1_000)
     bare_cell.add_company("heavy", weight=100)
     bare_cell.add_company("light")
     bare_cell.add_company("limited", weight=100, max_in_flight=1)

@@ -340,12 +340,17 @@ class RedisCell:
         waiting = {company for company, queue in wanted if not self._is_paused(company, queue)} - resting
         if waiting != self.client.smembers(self.key("waiting")):
             yield f"those who wait differ from their index: {waiting}"
-        running = {company for company in map(str, self._slugs) if self.client.exists(self.key("held", company))}
-        weights = {company: self._company(company).get("weight", "0") for company in waiting | running}
-        if weights != self.client.hgetall(self.key("weights")):
-            yield f"weights differ from those counted: {weights}"
-        if sum(map(int, weights.values())) != int(self.client.get(self.key("weight")) or 0):
-            yield f"weights do not add up to {self.client.get(self.key('weight'))}: {weights}"
+        weights = {company: int(self._company(company).get("weight", 0)) for company in waiting}
+        held = {company: self.client.scard(self.key("held", company)) for company in map(str, self._slugs)}
+        keeps = {company: hands for company, hands in held.items() if hands and company not in waiting}
+        yield from self._miscounted("weights", "weight", weights)
+        yield from self._miscounted("keeps", "kept", keeps)
+
+    def _miscounted(self, numbers: str, total: str, wanted: dict[str, int]) -> Iterator[str]:
+        if {company: str(number) for company, number in wanted.items()} != self.client.hgetall(self.key(numbers)):
+            yield f"{numbers} differ from those counted: {wanted}"
+        if sum(wanted.values()) != int(self.client.get(self.key(total)) or 0):
+            yield f"{numbers} do not add up to {self.client.get(self.key(total))}: {wanted}"
 
     def _company(self, company: str) -> dict[str, str]:
         told: dict[str, str] = self.client.hgetall(self.key("company", company))

@@ -140,9 +140,10 @@ async def test_turns_by_weight_keep_in_step_across_claimers(
 ) -> None:
     """Of companies that have jobs waiting all along and are below their share."""
     cell.clear()
-    cell.add_company("retired")
-    await cell.broker.enqueue("retired", new_tasks(1_000, queue="retired"))
-    await cell.broker.claim(UUID(int=2), queues=["retired"], batch=1_000)
+    cell.add_company("hoarder")
+    await cell.broker.enqueue("hoarder", new_tasks(1_000, queue="hoard"))
+    await cell.broker.claim(UUID(int=2), queues=["hoard"], batch=1_000)
+    await cell.broker.enqueue("hoarder", new_tasks(queue="hoard"))
     by_id = {str(cell.add_company(f"c{place}", weight=weight)): weight for place, weight in enumerate(weighted)}
     for place in range(len(weighted)):
         await cell.broker.enqueue(f"c{place}", new_tasks(1_000))

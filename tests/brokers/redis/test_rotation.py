@@ -121,8 +121,9 @@ async def test_a_hundred_and_fifty_companies_take_the_turns_of_the_rule(cell: Re
 
 
 async def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(cell: RedisCell) -> None:
-    cell.add_company("retired")
-    await cell.broker.enqueue("retired", new_tasks(1_000))
+    cell.add_company("hoarder")
+    await cell.broker.enqueue("hoarder", new_tasks(1_000))
+    await cell.broker.enqueue("hoarder", new_tasks(queue="hoard"))
     await cell.broker.claim(WORKER, queues=["default"], batch=1_000)
     cell.add_company("heavy", weight=100)
     cell.add_company("light")

@@ -63,7 +63,8 @@ declare
     free integer := batch;
     told integer;
     line text;
-    lifted boolean;
+    lifted boolean := false;
+    held_back boolean;
     last looks;
     looked_lately boolean;
     is_over_dead_rows boolean;
@@ -74,11 +75,14 @@ declare
     holdings integer[];
     started integer[];
     full_companies uuid[];
-    hands_in_all bigint;
+    shared_hands bigint;
     total_weight bigint;
-    companies_waiting integer := 0;
-    weighed uuid := nobody;
+    companies_waiting integer;
+    weighed uuid;
     holders_before uuid[];
+    holdings_before integer[];
+    started_before integer[];
+    taken_before integer;
     passed_over integer;
     shares_matter boolean;
     known rotations;
@@ -157,12 +161,12 @@ begin
     full_from := oldest_claim;
     due_from := case when is_over_dead_rows then last.from_the_beginning_at else '-infinity' end;
 
-    -- Who holds how many hands, this batch included, and the weight of those companies.
+    -- Who holds how many hands.
     select coalesce(array_agg(h.company_id), '{}'), coalesce(array_agg(h.hands), '{}'),
         array_fill(0, array[count(*)::integer]),
         coalesce(array_agg(h.company_id) filter (where h.hands >= c.max_in_flight), '{}'),
-        coalesce(min(h.oldest_claim), moment), coalesce(sum(h.hands), 0) + batch, coalesce(sum(c.weight), 0)
-    into holders, holdings, started, full_companies, oldest_claim, hands_in_all, total_weight
+        coalesce(min(h.oldest_claim), moment)
+    into holders, holdings, started, full_companies, oldest_claim
     from (
         select p.company_id, count(*)::integer as hands, min(p.claimed_at) as oldest_claim
         from (
@@ -172,8 +176,7 @@ begin
         ) p
         group by p.company_id
     ) h
-    left join lateral (select c.weight, c.max_in_flight from companies c where c.id = h.company_id offset 0) c on true;
-    holders_before := holders;
+    left join lateral (select c.max_in_flight from companies c where c.id = h.company_id offset 0) c on true;
 
     if exists (select from lines l where l.rests_until >= due_from and l.rests_until <= moment)
         or exists (select from lines l where l.full_since >= full_from)
@@ -181,7 +184,9 @@ begin
         perform end_rests(moment, due_from, full_from, holders, holdings, is_over_dead_rows);
     end if;
 
-    foreach lifted in array array[false, true] loop
+    loop
+        holders_before := holders;
+        holdings_before := holdings;
         foreach line in array in_queues loop
             exit when free = 0;
             known := null;
@@ -254,13 +259,17 @@ begin
                 end if;
 
                 loop
-                    -- The weight of the companies that had tasks waiting or running, as far as it matters: until every
-                    -- share that is asked for is a single hand, and not at all if nobody comes to hold more than one.
-                    if shares_matter and (total_weight < hands_in_all * heaviest or companies_waiting < 2) then
-                        select w.total_weight, w.companies_waiting, w.weighed
-                        into total_weight, companies_waiting, weighed
-                        from weigh(total_weight, companies_waiting, weighed, hands_in_all * heaviest, moment,
-                            holders_before, full_companies, taken_companies, some_are_paused, types_are_paused,
+                    -- The weight and the hands of the companies that had tasks waiting, as far as they matter: until
+                    -- every share that is asked for is a single hand, and not at all if nobody comes to hold more.
+                    -- Of what is null, for it was not weighed, least and greatest take no notice.
+                    if shares_matter
+                        and (weighed is null or total_weight < shared_hands * heaviest or companies_waiting < 2)
+                    then
+                        select w.total_weight, w.shared_hands, w.companies_waiting, w.weighed
+                        into total_weight, shared_hands, companies_waiting, weighed
+                        from weigh(total_weight, shared_hands, companies_waiting, weighed, heaviest,
+                            batch - coalesce(taken_before, 0), moment, holders_before, holdings_before, started_before,
+                            taken_companies[coalesce(taken_before, 0) + 1:], some_are_paused, types_are_paused,
                             is_over_dead_rows) w;
                     end if;
 
@@ -268,16 +277,18 @@ begin
                     -- looked at, or one of whose turns not all are listed.
                     select array_agg(n.room), greatest(reached, min(n.place) filter (where n.room > 0)),
                         (look * free + count(*) filter (where n.room > 0)) * 32768
-                            / sum(n.weight) filter (where n.room > 0)
-                    into rooms, sight_place, span
+                            / sum(n.weight) filter (where n.room > 0),
+                        held_back or bool_or(n.room < n.below_limits and n.below_limits > 0)
+                    into rooms, sight_place, span, held_back
                     from (
-                        select n.place, n.weight, case when lifted then n.room else least(
+                        select n.place, n.weight, n.room as below_limits, case when lifted then n.room else least(
                             n.room,
-                            (hands_in_all * n.weight + greatest(total_weight, n.weight) - 1)
+                            (shared_hands * n.weight + greatest(total_weight, n.weight) - 1)
                                 / greatest(total_weight, n.weight) - n.hands,
-                            case when companies_waiting > 1 then greatest(hands_in_all - 1, 1) - n.hands end
+                            case when companies_waiting > 1 then greatest(shared_hands - 1, 1) - n.hands end
                         ) end::integer as room
                         from unnest(near_places, near_weights, near_hands, near_rooms) as n(place, weight, hands, room)
+                        offset 0
                     ) n;
                     sight_place := sight_place + span - 1;
                     sight_company := everybody;
@@ -459,6 +470,17 @@ begin
                     order by t.queue, t.place, t.company_id limit 1)));
             end if;
         end loop;
+        exit when lifted or free = 0;
+        -- What those who ran out do not want is shared by those who were held back: it is counted again who waits. When
+        -- nobody was found so, shares are lifted.
+        lifted := held_back is not true or cardinality(taken_companies) = coalesce(taken_before, 0);
+        held_back := null;
+        taken_before := cardinality(taken_companies);
+        started_before := started;
+        total_weight := null;
+        shared_hands := null;
+        companies_waiting := null;
+        weighed := null;
     end loop;
 
     if any_is_rated and taken_tasks <> '{}' then

@@ -49,12 +49,22 @@ as $$
             select from scheduled_tasks s where s.company_id = c.id order by s.company_id, s.task_id limit most + 1) s
     ), running as materialized (
         select p.company_id, count(*) as hands from processing_tasks p where p.queue <> '!inline' group by p.company_id
+    ), content as materialized (
+        select r.company_id, r.hands
+        from running r
+        where r.company_id not in (select c.id from company c)
+            and (
+                not exists (select from pending_tasks p where p.company_id = r.company_id)
+                or not exists (
+                    select from lines l join companies k on k.id = l.company_id
+                    where l.company_id = r.company_id and l.rests_place is null and not k.paused))
     ), sharing as (
         select s.company_id from (select distinct l.company_id from lines l where l.rests_place is null limit most) s
-        union select r.company_id from running r
+        where s.company_id not in (select t.company_id from content t)
         union select c.id from company c
     ), share as (
-        select (select coalesce(sum(w.concurrency), 0) from workers w) as hands, sum(k.weight) as weights
+        select sum(k.weight) as weights, greatest((select coalesce(sum(w.concurrency), 0) from workers w)
+                - (select coalesce(sum(t.hands), 0) from content t), 0) as hands
         from sharing s
         cross join lateral (select k.weight from companies k where k.id = s.company_id and not k.paused offset 0) k
     ), since as (

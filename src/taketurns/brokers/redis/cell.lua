@@ -20,7 +20,8 @@
 --   pause_revision       how often pauses were told          blocked           lines with a paused type at their head
 --   bucket:<company>     hash: what a company with a rate owes since its last start
 --   rotations            hash: queue to the place that its rotation has reached
---   weights, weight      the weight of each company that waits or runs, and their sum
+--   weights, weight      the weight of each company that waits, and their sum
+--   keeps, kept          the hands of each company that holds some and does not wait, and their sum
 --   processing           hash: running jobs to their claims  held:<company>    set of ids of running jobs
 --   hands:<worker>       set of running jobs                 ended:<status>    jobs by the time they ended
 --   key:<company>:<key>, keys   idempotency keys, by expiry
@@ -165,28 +166,36 @@ local function may_be_served(company)
   return redis.call('HGET', key('company', company), 'paused') == '0'
 end
 
--- Count a company's weight among those who have jobs waiting or running, as long as it has any.
-local function weigh(company)
-  local weight = 0
-  if redis.call('EXISTS', key('held', company)) == 1 or redis.call('SISMEMBER', key('waiting'), company) == 1 then
-    weight = tonumber(redis.call('HGET', key('company', company), 'weight') or 0)
-  end
-  local counted = tonumber(redis.call('HGET', key('weights'), company) or 0)
-  if weight ~= counted then
-    redis.call('INCRBY', key('weight'), weight - counted)
-    if weight > 0 then
-      redis.call('HSET', key('weights'), company, weight)
+-- Keep a number of each company, and the sum of them all.
+local function keep_sum(numbers, sum, company, number, counted)
+  if number ~= counted then
+    redis.call('INCRBY', key(sum), number - counted)
+    if number > 0 then
+      redis.call('HSET', key(numbers), company, number)
     else
-      redis.call('HDEL', key('weights'), company)
+      redis.call('HDEL', key(numbers), company)
     end
   end
 end
 
--- The same for many: those who wait are counted already.
+-- Count a company's weight among those who wait, or the hands that it holds among those of companies that do not. Every
+-- verb does it at its end, so that a company which waited before and does has no hands counted.
+local function weigh(company)
+  local counted = tonumber(redis.call('HGET', key('weights'), company) or 0)
+  local waits = redis.call('SISMEMBER', key('waiting'), company) == 1
+  local weight = waits and tonumber(redis.call('HGET', key('company', company), 'weight') or 0) or 0
+  keep_sum('weights', 'weight', company, weight, counted)
+  if not waits or counted == 0 then
+    local kept = tonumber(redis.call('HGET', key('keeps'), company) or 0)
+    keep_sum('keeps', 'kept', company, waits and 0 or redis.call('SCARD', key('held', company)), kept)
+  end
+end
+
+-- The same for many: those who waited before and do are counted already.
 local function weigh_all(companies)
-  local waits = read('SMISMEMBER', key('waiting'), companies)
+  local waits, counted = read('SMISMEMBER', key('waiting'), companies), read('HMGET', key('weights'), companies)
   for place, company in ipairs(companies) do
-    if waits[place] == 0 then
+    if waits[place] == 0 or not counted[place] then
       weigh(company)
     end
   end

@@ -61,9 +61,9 @@ local FEW = 16  -- so many companies of a rotation are read at once, at the leas
 local known, rotations, lines, taken = {}, {}, {}, {}
 local count = 0  -- how many are taken, those that were written down before included
 
--- How many hands a company of a weight may hold, by those who wait and run now.
+-- How many hands a company of a weight may hold, by those who wait now, of those that the others leave.
 local function shares()
-  local hands = redis.call('HLEN', key('processing')) + batch - count
+  local hands = redis.call('HLEN', key('processing')) - (redis.call('GET', key('kept')) or 0) + batch - count
   local total_weight = tonumber(redis.call('GET', key('weight')) or 0)
   local most = redis.call('SCARD', key('waiting')) > 1 and math.max(hands - 1, 1) or hands
   return function(weight)
@@ -372,9 +372,7 @@ local function put_down_places(queue)
   write('ZADD', key('idle', queue), idle)
   for _, company in ipairs(ended) do
     close_line(company, queue)
-    if known[company].held == 0 then
-      weigh(company)
-    end
+    weigh(company)
   end
   local reached = rotation.reached >= FAR and rebase(queue, rotation.reached) or rotation.reached
   if rotation.is_known and reached ~= rotation.began then
@@ -424,7 +422,7 @@ repeat
   end
   put_down_limits()
   is_over = lifted or count == batch or not are_held_back
-  lifted = true
+  lifted = count == before  -- or else it is counted again: those who ran out leave others what they do not want
 until is_over
 
 if count > 0 then

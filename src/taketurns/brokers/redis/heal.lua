@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Put companies that have pending jobs, may be served and stand in no rotation back into it, and add up their weights
--- again. Nothing should be found: this is the net under `join` and `weigh`, for keys that somebody changed by hand.
+-- and hands again. Nothing should be found: this is the net under `join` and `weigh`, for keys that somebody changed by hand.
 -- It is called for some companies at a time, and at last for none.
 
 local healed = 0
@@ -15,10 +15,12 @@ for _, company in ipairs(ARGV) do
 end
 
 if #ARGV == 0 then
-  local sum = 0
-  for _, weight in ipairs(redis.call('HVALS', key('weights'))) do
-    sum = sum + weight
+  for numbers, sum in pairs({ weights = 'weight', keeps = 'kept' }) do
+    local total = 0
+    for _, number in ipairs(redis.call('HVALS', key(numbers))) do
+      total = total + number
+    end
+    redis.call('SET', key(sum), total)
   end
-  redis.call('SET', key('weight'), sum)
 end
 return healed
