@@ -34,16 +34,16 @@ def load(verb: str) -> Script:
 def needed_by(body: str) -> str:
     """What a script uses of the prologue, in its order: a server makes every function anew for each call."""
     needed, words = [], set(_WORDS.findall(body))
-    for names, block in reversed(list(_blocks())):
+    for names, block in reversed(list(blocks(read(PROLOGUE)))):
         if not words.isdisjoint(names):
             needed.append(block)
             words.update(_WORDS.findall(block))
-    return "\n".join(reversed(needed))
+    return "\n\n".join(reversed(needed))
 
 
-def _blocks() -> Iterator[tuple[set[str], str]]:
-    """The prologue in parts that stand by themselves, each with the names that it defines."""
-    for part in _BLOCKS.split(read(PROLOGUE)):
+def blocks(text: str) -> Iterator[tuple[set[str], str]]:
+    """A text in parts that stand by themselves, each with the names that it defines."""
+    for part in _BLOCKS.split(text):
         block = _COMMENTS.sub("", part).strip()
         if block:
             names = {name for found in _DEFINED.findall(block) for name in found.split(", ")}
