@@ -6,7 +6,8 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from fastapi import FastAPI
@@ -14,10 +15,13 @@ from fastapi import FastAPI
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
-from taketurns.engine.task import NewTask, Outcome, Report
+from taketurns.engine.key import Role
+from taketurns.engine.lease import Holder
+from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
 from taketurns.history.rollups import Attempts
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
+from tests.api.keyed import House
 from tests.api.servers import served
 from tests.waiting import PATIENCE
 
@@ -57,11 +61,14 @@ WCAG = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
     "resultTypes": ["violations"],
 }
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+EVERY = 3_000  # milliseconds, between two looks of a page at what has changed
 TO_COMPLAIN_OF = frozenset({"error", "warning"})
 
 
-@asynccontextmanager
+@pytest.fixture(scope="module")
 async def chromium() -> AsyncIterator[Browser]:
+    """One browser for all, which takes its time to start; each test has a profile of its own in it."""
     async with async_api.async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
@@ -71,18 +78,21 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def looking(app: FastAPI, **options: Any) -> AsyncIterator[Page]:
-    """A page of a browser on a real server; whatever it complains of fails the test."""
+async def looking(chromium: Browser, app: FastAPI, *, is_error: bool = False, **options: Any) -> AsyncIterator[Page]:
+    """A page of a browser on a real server; whatever it complains of fails the test, but for what `is_error`."""
     complaints: list[str] = []
-    async with served(app) as address, chromium() as browser:
-        context = await browser.new_context(base_url=f"{address}/dashboard/", **options)
+    async with served(app) as address:
+        context = await chromium.new_context(base_url=f"{address}/dashboard/", **options)
         context.set_default_timeout(PATIENCE * 1000)
         page = await context.new_page()
         page.on("console", lambda told: complaints.append(told.text) if told.type in TO_COMPLAIN_OF else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        yield page
-        app.state.dashboard.leave()
-    assert complaints == []
+        try:
+            yield page
+        finally:
+            app.state.dashboard.leave()
+            await context.close()
+    assert [told for told in complaints if not (is_error and "Failed to load resource" in told)] == []
 
 
 @pytest.fixture
@@ -99,35 +109,76 @@ async def furnished(database: Database, broker: PostgresBroker, acme: Company) -
     await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(3)])
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-async def test_pages_obey_their_policy_and_fit_their_window(
-    app: FastAPI, furnished: None, scheme: Any, width: int
-) -> None:
-    async with looking(app, color_scheme=scheme, viewport={"width": width, "height": 800}) as page:
-        for path in PAGES:
-            await page.goto(f".{path}")
-            assert await page.title()
-            assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+async def test_pages_obey_their_policy_and_fit_their_window(chromium: Browser, app: FastAPI, furnished: None) -> None:
+    async with looking(chromium, app) as page:
+        for width, scheme in product((390, 1280), SCHEMES):
+            await page.set_viewport_size({"width": width, "height": 800})
+            await page.emulate_media(color_scheme=scheme)
+            for path in PAGES:
+                await page.goto(f".{path}")
+                assert await page.title()
+                assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
         await page.goto("./companies/acme")
         assert await page.locator(".plot canvas").count() == 2
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_on_any_page(
-    app: FastAPI, furnished: None, broker: PostgresBroker, scheme: Any
+    chromium: Browser, app: FastAPI, furnished: None, broker: PostgresBroker
 ) -> None:
     (task,) = await broker.claim(new_id(), queues=["default"], batch=1)
     of_a_task = f"/companies/acme/tasks/{task.task_id}"
-    async with looking(app, color_scheme=scheme, bypass_csp=True) as page:
+    async with looking(chromium, app, bypass_csp=True) as page:
         for path in (*PAGES, "/tasks?status=failed", of_a_task):
             await page.goto(f".{path}")
-            found = await Axe().run(page, options=WCAG)
-            assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+            await no_violations(page, path)
 
 
-async def test_an_operator_finds_a_failed_task_by_keys_and_runs_it_again(app: FastAPI, furnished: None) -> None:
-    async with looking(app) as page:
+async def test_axe_finds_nothing_where_somebody_is_asked(
+    chromium: Browser, guarded: FastAPI, house: House, broker: PostgresBroker
+) -> None:
+    await broker.enqueue("acme", [NewTask(type="anything", payload="{}") for _ in range(3)])
+    async with looking(chromium, guarded, is_error=True, bypass_csp=True) as page:
+        await page.goto("./sign-in")
+        await no_violations(page, "sign-in")
+        for key, told in (("wrong", "That key does not open anything"), (await house.operator_key(Role.ADMIN), "")):
+            await page.get_by_label("An operator’s key").fill(key)
+            await page.get_by_role("button", name="Sign in").click()
+            await (page.get_by_text(told) if told else page.get_by_role("heading", name="Overview")).first.wait_for()
+            await no_violations(page, told or "overview")
+        for path, button in (
+            ("/companies", "New company"),
+            ("/companies/acme", "Pause …"),
+            ("/tasks?company=acme&status=pending", "Keys"),
+            ("/settings", "Revoke"),
+        ):
+            await page.goto(f".{path}")
+            await page.get_by_role("button", name=button).first.click()
+            await page.get_by_role("dialog").wait_for()
+            await no_violations(page, button)
+        await page.goto("./tasks?company=acme&status=pending")
+        await page.get_by_role("button", name="Cancel …").click()
+        await page.get_by_text("are to be cancelled").wait_for()
+        await no_violations(page, "confirm")
+
+
+async def test_axe_finds_nothing_on_an_error(chromium: Browser, app: FastAPI, acme: Company) -> None:
+    async with looking(chromium, app, is_error=True, bypass_csp=True) as page:
+        for path in ("/nothing", "/tasks?status=none"):
+            await page.goto(f".{path}")
+            await no_violations(page, path)
+
+
+async def no_violations(page: Page, where: str) -> None:
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        found = await Axe().run(page, options=WCAG)
+        assert found.violations_count == 0, f"{where}, {scheme}: {found.generate_report()}"
+
+
+async def test_an_operator_finds_a_failed_task_by_keys_and_runs_it_again(
+    chromium: Browser, app: FastAPI, furnished: None
+) -> None:
+    async with looking(chromium, app) as page:
         await page.goto("./")
         await page.keyboard.press("g")
         await page.keyboard.press("t")
@@ -147,16 +198,15 @@ async def test_an_operator_finds_a_failed_task_by_keys_and_runs_it_again(app: Fa
 
 
 async def test_the_palette_finds_companies_and_tasks_by_keys_alone(
-    app: FastAPI, furnished: None, broker: PostgresBroker
+    chromium: Browser, app: FastAPI, furnished: None, broker: PostgresBroker
 ) -> None:
     (task,) = await broker.claim(new_id(), queues=["default"], batch=1)
-    async with looking(app, bypass_csp=True) as page:
+    async with looking(chromium, app, bypass_csp=True) as page:
         await page.goto("./")
         await page.keyboard.press("Control+k")
         options = page.get_by_role("option")
         await options.nth(8).wait_for()
-        found = await Axe().run(page, options=WCAG)
-        assert found.violations_count == 0, found.generate_report()
+        await no_violations(page, "palette")
         await page.keyboard.press("ArrowDown")
         assert await options.nth(1).get_attribute("aria-selected") == "true"
         assert await page.get_by_role("combobox").get_attribute("aria-activedescendant") == "found-1"
@@ -176,8 +226,8 @@ async def test_the_palette_finds_companies_and_tasks_by_keys_alone(
         await page.wait_for_url("**/failures")
 
 
-async def test_who_does_not_confirm_changes_nothing(app: FastAPI, furnished: None) -> None:
-    async with looking(app) as page:
+async def test_who_does_not_confirm_changes_nothing(chromium: Browser, app: FastAPI, furnished: None) -> None:
+    async with looking(chromium, app) as page:
         await page.goto("./tasks?status=pending")
         await page.locator("[data-open]").first.click()
         await page.get_by_role("button", name="Cancel").click()
@@ -189,25 +239,57 @@ async def test_who_does_not_confirm_changes_nothing(app: FastAPI, furnished: Non
 
 
 async def test_a_list_stays_up_to_date_but_not_under_a_selection(
-    app: FastAPI, furnished: None, broker: PostgresBroker
+    chromium: Browser, app: FastAPI, furnished: None, broker: PostgresBroker
 ) -> None:
-    async with looking(app) as page:
+    async with looking(chromium, app) as page:
+        await page.clock.install()
         await page.goto("./tasks?company=acme")
         rows = page.locator("[data-rows] tbody tr")
         assert await rows.count() == 9
         await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
+        await page.clock.run_for(EVERY)
         await rows.nth(9).wait_for()
         await page.locator("input[name=task]").first.check()
         await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
+        await page.clock.run_for(EVERY)
         await page.locator(".live.held").wait_for()
         assert await rows.count() == 10
         await page.locator("input[name=task]").first.uncheck()
         await page.mouse.move(5, 5)
+        await page.clock.run_for(EVERY)
         await rows.nth(10).wait_for()
 
 
-async def test_the_look_is_kept_and_single_keys_can_be_switched_off(app: FastAPI, furnished: None) -> None:
-    async with looking(app, color_scheme="light") as page:
+async def test_live_follows_a_flood(chromium: Browser, app: FastAPI, furnished: None, broker: PostgresBroker) -> None:
+    worker_id, line = new_id(), broker.lease_line(patience_seconds=PATIENCE)
+    line.take(worker_id, Holder(queues=("default",), types=(), concurrency=8, name="one"), former=None)
+    async with looking(chromium, app, viewport={"width": 1000, "height": 800}) as page:
+        await page.clock.install()
+        await page.goto("./live")
+        await page.get_by_text("one · 8 hands").or_(page.locator("[data-live-state]", has_text="Live")).first.wait_for()
+        height, running = None, list[ClaimedTask]()
+        for _ in range(3):
+            for company in ("acme", "globex"):
+                await broker.enqueue(company, [NewTask(type="anything", payload="{}") for _ in range(100)])
+            await broker.settle([Report(task, Outcome.COMPLETED) for task in running])
+            running = await broker.claim(worker_id, queues=["default"], batch=8)
+            await page.clock.run_for(EVERY)
+            await page.locator(f"#now-{running[-1].task_id}").wait_for()
+            assert await page.locator("#now tbody tr").count() == 8
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 1000
+            drawn = await page.locator(".lanes canvas").evaluate("canvas => canvas.clientHeight")
+            assert height in {None, drawn}
+            height = drawn
+        for company in ("acme", "globex"):
+            await page.locator("[data-live-legend] li", has_text=company).wait_for()
+        assert await page.locator("[data-live-state]").inner_text() == "Live"
+    line.close()
+
+
+async def test_the_look_is_kept_and_single_keys_can_be_switched_off(
+    chromium: Browser, app: FastAPI, furnished: None
+) -> None:
+    async with looking(chromium, app, color_scheme="light") as page:
         await page.goto("./tasks")
         await page.get_by_role("button", name="Dark").click()
         await page.reload()
@@ -219,8 +301,10 @@ async def test_the_look_is_kept_and_single_keys_can_be_switched_off(app: FastAPI
         assert await page.locator("html").get_attribute("data-theme") == "dark"
 
 
-async def test_turns_are_drawn_as_they_are_taken(app: FastAPI, furnished: None, broker: PostgresBroker) -> None:
-    async with looking(app) as page:
+async def test_turns_are_drawn_as_they_are_taken(
+    chromium: Browser, app: FastAPI, furnished: None, broker: PostgresBroker
+) -> None:
+    async with looking(chromium, app) as page:
         await page.goto("./live")
         await page.get_by_text("Live", exact=True).first.wait_for()
         await broker.claim(new_id(), queues=["default"], batch=2)
@@ -228,10 +312,12 @@ async def test_turns_are_drawn_as_they_are_taken(app: FastAPI, furnished: None, 
         await page.locator("#now tbody tr").nth(1).wait_for()
 
 
-async def test_nothing_of_a_task_runs_in_the_browser(app: FastAPI, acme: Company, broker: PostgresBroker) -> None:
+async def test_nothing_of_a_task_runs_in_the_browser(
+    chromium: Browser, app: FastAPI, acme: Company, broker: PostgresBroker
+) -> None:
     evil = '{"value": "<img src=x onerror=document.title=1>\\"\'</script><script>document.title=2</script>"}'
     (made,) = await broker.enqueue("acme", [NewTask(type="anything", payload=evil)])
-    async with looking(app) as page:
+    async with looking(chromium, app) as page:
         await page.goto(f"./companies/acme/tasks/{made.task_id}")
         assert "onerror" in await page.locator("pre.json").inner_text()
         assert (await page.title()).startswith("Task ")
