@@ -130,12 +130,14 @@ def _nearest(ends: Sequence[AnySelect], *, oldest_first: bool) -> Label[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """The entries of one index in the order of ids, and what they must be beyond what the index knows."""
+    """The entries of one index in the order of ids, with what tells the rest of them, and what they must be beyond what
+    the index knows. `walked` is the index alone, where `entries` are joined to more."""
 
     name: str
     entries: AnySelect
     id: ColumnElement[UUID]
     rest: Sequence[ColumnElement[bool]]
+    walked: AnySelect | None = None
 
     def statements(self, *, oldest_first: bool) -> tuple[CTE, list[AnySelect]]:
         """The ids that fit, and the last id looked at when that ended the search."""
@@ -151,7 +153,8 @@ class _Scan:
             .cte(f"{self.name}_ids")
         )
         is_short = select(func.count()).select_from(ids).scalar_subquery() < bindparam("reach")
-        return ids, [entries.where(is_short).offset(LOOK_AHEAD - 1).limit(1)]
+        walked = entries if self.walked is None else self.walked.order_by(_in_order(self.id, oldest_first=oldest_first))
+        return ids, [walked.where(is_short).offset(LOOK_AHEAD - 1).limit(1)]
 
 
 def _scans(shape: Shape, company_id: ColumnElement[UUID]) -> Iterator[_Scan]:
@@ -196,10 +199,11 @@ def _scan_of_tag(shape: Shape, company_id: ColumnElement[UUID]) -> _Scan:
     rest += [other == any_(Task.tags) for other in others]
     if has_statuses := shape.statuses not in (frozenset(), frozenset(Status)):
         rest.append(or_(*(places.status() == status.value for status in sorted(shape.statuses))))
+    walked = entries
     if rest:
         entries = entries.join(Task, and_(Task.company_id == TaskTag.company_id, Task.id == TaskTag.task_id))
         entries = joined(entries) if has_statuses else entries
-    return _Scan("tagged", entries, TaskTag.task_id.expression, rest)
+    return _Scan("tagged", entries, TaskTag.task_id.expression, rest, walked)
 
 
 def _scan_of_stopped(shape: Shape, company_id: ColumnElement[UUID], status: Status) -> _Scan:
@@ -228,10 +232,11 @@ def _scan_of_places(shape: Shape, company_id: ColumnElement[UUID], status: Statu
     """Lives on the (company_id, task_id) index of the narrow table."""
     place = PLACES[status]
     entries = select(place.task_id.label("id")).where(place.company_id == company_id, *_between(place.task_id))
+    walked = entries
     if shape.has_times or shape.queues:
         entries = entries.join(Task, and_(Task.company_id == place.company_id, Task.id == place.task_id))
     rest = [*_is_of_types(shape, place.type), *_is_of_queues(shape), *_created_between(shape)]
-    return _Scan(status, entries, place.task_id.expression, rest)
+    return _Scan(status, entries, place.task_id.expression, rest, walked)
 
 
 def _types(shape: Shape) -> list[BindParameter[str]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from taketurns.storage.database import Database, Row
 
 _BY_INDEX: Final = dict.fromkeys(
-    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
+    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material", "jit"), "off"
 )
 _ONCE_BY_INDEX: Final = {**_BY_INDEX, "plan_cache_mode": "force_generic_plan"}
 
