@@ -77,6 +77,7 @@ async def test_a_window_begins_where_anything_is_known(life: Life) -> None:
     assert 290 < told.seconds < 330
     just_now = await series.read(life.database, SPANS["1h"], [life.company_id], begun=datetime.now(UTC))
     assert len(just_now.starts) == series.STEPS_LEAST + 1
+    assert just_now.seconds < 60
     whole = await series.read(life.database, SPANS["15m"], [], begun=begun - timedelta(days=1))
     assert len(whole.starts) == 91
 

@@ -25,6 +25,7 @@ from taketurns.history.tasks import Filter
 
 LIMIT: Final = 100
 LATEST: Final = 10
+MOMENT_SECONDS: Final = 60.0
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
 _PERIODS: Final = ("hour", "day", "month")
 _ENDINGS: Final = ("completed", "failed", "cancelled")
@@ -136,7 +137,7 @@ async def _shown(visit: Visit, company: Company, *, complaint: str | None = None
     database = visit.parts.database
     begun = await series.begun_at(database)
     span = charts.span_of(visit, begun)
-    told = await stats.read(database, company.id, window_seconds=span.window.total_seconds())
+    told = await stats.read(database, company.id, window_seconds=MOMENT_SECONDS)
     usage = await quotas.usage(database, company.id)
     over_time = await series.read(database, span, [company.id], begun=begun)
     reason = await why.of_company(database, company.id)
@@ -151,6 +152,7 @@ async def _shown(visit: Visit, company: Company, *, complaint: str | None = None
         status=200 if complaint is None else 422,
         company=company,
         stats=told,
+        total=over_time.total(company.id),
         usage=usage,
         span=span,
         spans=SPANS,

@@ -23,7 +23,7 @@ from taketurns.history.heartbeats import Heartbeat
 from taketurns.history.series import EVERYBODY, SPANS, Series, added
 
 LIMIT: Final = 1_000
-FLOODS_MOST: Final = 20
+FLOODS_MOST: Final = 12
 SILENT_SECONDS: Final = 30.0
 MANY_FAIL: Final = 0.2
 NOISY_SHARE: Final = 2.0

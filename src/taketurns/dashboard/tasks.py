@@ -91,7 +91,10 @@ async def list_tasks(visit: Visit) -> Response:
         page = await tasks.page(database, company.id, wanted.filter(visit.now), limit=LIMIT, after=after)
         found, next_after, slugs, is_whole = (page.tasks, page.next_after, {}, True) if page else ([], None, {}, True)
         slugs = {company.id: company.slug}
-        counts = {status: await _total(visit, company, wanted, status) for status in Status}
+        told = (
+            () if wanted.tag else Status
+        )  # tags know no status: every task that has one would be looked at, each time
+        counts = {status: await _total(visit, company, wanted, status) for status in told}
     else:
         everything = await everywhere.page(database, wanted.filter(visit.now), limit=LIMIT, after=after)
         found, next_after, slugs = everything.tasks, everything.next_after, everything.slugs

@@ -19,7 +19,7 @@ from taketurns.storage.models import Rollup
 
 STATEMENT_MILLISECONDS: Final = 2_000
 EVERYBODY: Final = UUID(int=0)
-TOLD_MOST: Final = 20
+TOLD_MOST: Final = 12
 OF_EACH_PERIOD: Final = 8
 STEPS_LEAST: Final = 12
 
@@ -98,13 +98,14 @@ class Busiest:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """By company and step: what is missing is nothing. `starts` are the beginnings of all steps, the oldest first, and
-    `read_at` is when it was read."""
+    """By company and step: what is missing is nothing. `starts` are the beginnings of all steps, the oldest first,
+    `read_at` is when it was read, and before `begun_at` nothing is known."""
 
     span: Span
     starts: Sequence[datetime]
     sums: dict[UUID, dict[datetime, Sum]]
     read_at: datetime
+    begun_at: datetime | None = None
 
     @property
     def companies(self) -> list[UUID]:
@@ -114,8 +115,9 @@ class Series:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
-        return max((self.read_at - self.starts[0]).total_seconds(), 1.0)
+        """How long it lasts, of what is known."""
+        since = max(self.starts[0], self.begun_at or self.starts[0])
+        return max((self.read_at - since).total_seconds(), 1.0)
 
     def of(self, company_id: UUID) -> list[Sum]:
         """A company's steps, every one of them."""
@@ -186,7 +188,7 @@ async def read(database: Database, span: Span, company_ids: Iterable[UUID], *, b
         start = at.astimezone(UTC)
         if starts[0] <= start <= starts[-1]:
             sums.setdefault(company_id, {})[start] = Sum(completed, retried, failed, list(counts))
-    return Series(span, starts, sums, now)
+    return Series(span, starts, sums, now, begun)
 
 
 def added(sums: Iterable[Sum]) -> Sum:

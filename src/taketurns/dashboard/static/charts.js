@@ -11,8 +11,8 @@ export const draw = (figure) => {
   plot.replaceChildren();
   const told = read(figure);
   const isStacked = "stacked" in figure.dataset;
-  const drawn = isStacked ? stacked(told.values) : told.values;
-  const chart = new uPlot(options(figure, told, isStacked, width, plot.clientHeight), [told.times, ...drawn], plot);
+  const drawn = isStacked ? [closed(told.times), ...stacked(told.values)] : [told.times, ...told.values];
+  const chart = new uPlot(options(figure, told, isStacked, width, plot.clientHeight), drawn, plot);
   shown.set(figure, chart);
 };
 
@@ -33,8 +33,12 @@ const read = (figure) => {
 
 const stacked = (values) => {
   const sums = values.length ? values[0].map(() => 0) : [];
-  return values.map((line) => line.map((value, step) => (sums[step] += value ?? 0)));
+  return values.map((line) => ended(line.map((value, step) => (sums[step] += value ?? 0))));
 };
+
+// A step is as wide as it lasts: the last one, too, has an end.
+const closed = (times) => [...times, times.at(-1) + (times[1] - times[0])];
+const ended = (line) => [...line, line.at(-1)];
 
 const colour = (figure, look) => {
   const dot = document.createElement("i");
@@ -95,23 +99,31 @@ const options = (figure, given, isStacked, width, height) => {
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
     scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, unit === "seconds" ? 0.05 : 4) * 1.08] } },
     axes: [
-      { ...axis, grid: { show: false }, size: 26, space: 70, values: (_, splits) => splits.map(hour) },
+      { ...axis, grid: { show: false }, size: 26, space: 70, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
       { ...axis, size: 50, space: 34, incrs: unit === "seconds" ? STEPS : undefined, values: (_, splits) => splits.map((value) => told(value, unit)) },
     ],
     hooks: { setCursor: [(chart) => tip(chart, given, unit)] },
   };
 };
 
-const hour = (at) => new Date(at * 1000).toISOString().slice(11, 16);
+// A time in UTC, as exact as steps of so many seconds want it.
+const clock = (at, step) => {
+  const moment = new Date(at * 1000);
+  const isMidnight = at % 86_400 === 0 && step >= 3600;
+  if (step < 86_400 && !isMidnight) return moment.toISOString().slice(11, step < 60 ? 19 : 16);
+  return moment.toLocaleDateString("en-GB", { day: "2-digit", month: "short", timeZone: "UTC" });
+};
 
 const tip = (chart, given, unit) => {
   chart.over.querySelector(".tip")?.remove();
-  const { idx, left } = chart.cursor;
-  if (idx === null || idx === undefined || left < 0) return;
+  const { left } = chart.cursor;
+  if ((chart.cursor.idx ?? null) === null || left < 0) return;
+  const idx = Math.min(chart.cursor.idx, given.times.length - 1);
   const box = document.createElement("div");
   box.className = "tip";
   const when = document.createElement("p");
-  when.textContent = `${new Date(given.times[idx] * 1000).toISOString().slice(11, 19)} UTC`;
+  const step = given.times[1] - given.times[0];
+  when.textContent = `${step < 3600 ? "" : `${clock(given.times[idx], 86_400)} `}${clock(given.times[idx], Math.min(step, 60))} UTC`;
   box.append(when);
   given.names.forEach((name, number) => {
     const row = document.createElement("p");

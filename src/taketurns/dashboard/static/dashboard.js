@@ -239,6 +239,7 @@ document.addEventListener("keydown", (event) => {
 
 const shortcuts = document.querySelector("[data-shortcuts]");
 if (shortcuts) shortcuts.checked = remembered("taketurns.keys", "on") === "on";
+document.querySelector(".side nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 count();
 show("");
 drawAll();
