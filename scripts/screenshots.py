@@ -22,7 +22,7 @@ from typing import Any, Literal
 from playwright import sync_api
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {"live": "live", "overview": "?span=15m"}
+PAGES = {"live": "live", "overview": ""}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WINDOW: Any = {"width": 1280, "height": 800}
 STORY_SECONDS = 100  # Live shows the last minute, and the first figures are told after ten seconds

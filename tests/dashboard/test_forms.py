@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from taketurns.companies.directory import Company
@@ -35,7 +37,8 @@ async def test_a_schedule_is_made_and_changed_with_every_digit_of_its_payload(
     changes = {"expression": "0 10 * * 1", "queue": "mail", "payload": area.text}
     await browser.submit(page.form("/change"), **changes, missed="skip")
     (one,) = await timetable.of_all(database, limit=2)
-    assert (one.expression, one.queue, one.payload) == ("0 10 * * 1", "mail", '{"value": 9007199254740993}')
+    assert (one.expression, one.queue) == ("0 10 * * 1", "mail")
+    assert json.loads(one.payload) == {"value": 9007199254740993}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,8 @@ async def test_a_task_is_created_on_a_page(browser: Browser, database: Database,
     page = await tasks.page(database, acme.id, Filter(), limit=2)
     assert page is not None
     (task,) = page.tasks
-    assert (task.type, task.queue, task.payload, task.status) == ("anything", "mail", '{"value": 1}', "scheduled")
+    assert (task.type, task.queue, task.status) == ("anything", "mail", "scheduled")
+    assert json.loads(task.payload) == {"value": 1}
     for wrong in ({"run_after": "soon"}, {"payload": "1"}, {"type": "unheard of"}):
         answer = await browser.submit(form, **wrong)
         assert answer.status_code == 422

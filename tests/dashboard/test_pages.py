@@ -176,7 +176,7 @@ async def test_big_numbers_keep_their_digits(browser: Browser, broker: PostgresB
     payload = '{"id": 9007199254740993, "n": 18446744073709551615, "f": 0.1, "e": 1e21}'
     (made,) = await broker.enqueue("acme", [NewTask(type="anything", payload=f'{{"value": {payload}}}')])
     page = await browser.page(f"/companies/acme/tasks/{made.task_id}")
-    for digits in ("9007199254740993", "18446744073709551615", "0.1", "1000000000000000000000"):
+    for digits in ("9007199254740993", "18446744073709551615", "0.1", "1e21"):
         assert digits in page.text
     (area,) = page.all("textarea")
     answer = await browser.submit(page.form("/edited"), payload=area.text)
