@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
-# Half as many again as there are cores: tests wait a good deal.
-TESTERS ?= $(shell $(PYTHON) -c 'import os; print(3 * os.cpu_count() // 2)')
+# Twice as many as there are cores: tests wait a good deal.
+TESTERS ?= $(shell $(PYTHON) -c 'import os; print(2 * os.cpu_count())')
 TESTS ?=
 UPGRADE ?=
 SMALL ?=

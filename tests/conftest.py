@@ -21,6 +21,7 @@ from tests.valkeys import ValkeyCluster, Valkeys, forget, shared_valkey
 
 _RUN = "TAKETURNS_TEST_RUN"  # names one run to all its processes: pytest-xdist's workers inherit it
 _BEGAN_THE_RUN = pytest.StashKey[str]()
+JOURNEYS = Path(__file__).parent / "journeys"
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile(
@@ -120,6 +121,12 @@ def taketurns_database_url(postgres_server: DatabaseServer) -> Iterator[str]:
 def run_name() -> str:
     """What tells this run from others on the same machine and the same server."""
     return os.environ[_RUN]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stories of whole services and of a browser begin first: they wait much, and at the end nobody else would work."""
+    items.sort(key=lambda item: not (item.path.is_relative_to(JOURNEYS) or item.get_closest_marker("browser")))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -153,7 +153,7 @@ async def test_a_locked_table_makes_scrapes_neither_wait_nor_pile_up(  # fault 1
         await connection.execute("lock table taketurns.pending_tasks")
         began_at = time.monotonic()
         scrapes = await asyncio.gather(*(client.get("/metrics") for _ in range(20)))
-        assert time.monotonic() - began_at < 10
+        assert time.monotonic() - began_at < database.statement_timeout  # which one that waited would have met
         cursor = await connection.execute("select from pg_stat_activity where wait_event_type = 'Lock'")
         assert cursor.rowcount == 0
     assert {answer.status_code for answer in scrapes} == {200}

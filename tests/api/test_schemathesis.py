@@ -37,6 +37,7 @@ from taketurns.storage.ids import new_id
 from tests.api.conftest import anything, process_nothing, send_email
 from tests.api.servers import served
 from tests.api.test_documentation import SNAPSHOT
+from tests.effort import examples
 from tests.servers import DatabaseServer
 from tests.valkeys import forget
 from tests.waiting import PATIENCE
@@ -172,7 +173,7 @@ def test_the_api_keeps_to_its_document(schema: OpenApiSchema, operation_id: str,
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=5 if is_twin else 20,
+        max_examples=examples(3 if is_twin else 8),
         deadline=None,
         derandomize=True,
         database=None,

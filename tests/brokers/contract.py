@@ -37,6 +37,7 @@ from tests.brokers.cell import (
     turns_of,
 )
 from tests.brokers.statuses import SHARED, Statuses
+from tests.effort import examples
 from tests.keeping import NOT_AT_ALL, kept
 from tests.waiting import PATIENCE
 
@@ -1442,7 +1443,7 @@ class Upkeep:
 class Wandering:
     """Whatever is done, in whatever order and at the same time, leaves a cell that agrees with itself."""
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=SHARED)
+    @settings(max_examples=examples(12), deadline=None, suppress_health_check=SHARED)
     @given(st.lists(st.lists(st.sampled_from(MOVES), min_size=1, max_size=12), max_size=12), st.integers(0, 10_000))
     async def test_nothing_contradicts_itself(self, cell: Cell, rounds: list[list[Move]], seed: int) -> None:
         cell.clear()

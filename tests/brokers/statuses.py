@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from taketurns.engine import rescue
 from taketurns.engine.task import ClaimedTask, Outcome, Report, Status
 from tests.brokers.cell import Cell, has_no_gaps, ids, new_tasks
+from tests.effort import examples
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(days=1)
@@ -187,7 +188,7 @@ MOVES: list[Callable[[Model], Awaitable[None]]] = [
 class Statuses:
     """A status says what is true, in the order in which it became true, and can always be left."""
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=SHARED)
+    @settings(max_examples=examples(15), deadline=None, suppress_health_check=SHARED)
     @given(st.lists(st.sampled_from(MOVES), min_size=20, max_size=60), st.integers(0, 10_000))
     async def test_a_status_is_what_the_last_move_made_it_whatever_the_order_of_moves(
         self, cell: Cell, moves: list[Callable[[Model], Awaitable[None]]], seed: int

@@ -32,6 +32,8 @@ PATIENCE_SECONDS = 60.0
 INTERRUPTED = 130
 END = "-- end of block --"
 
+pytestmark = pytest.mark.timeout(6 * PATIENCE_SECONDS)
+
 
 class Up:
     """A `taketurns up`, or demo, on free ports, in a session of its own as from a terminal, and what it has said."""

@@ -213,7 +213,7 @@ class WorkerProcess:
         return answer
 
     def send(self, number: signal.Signals) -> None:
-        if not self.has_ended():
+        with contextlib.suppress(ProcessLookupError):  # the fork server may have seen its end before we did
             os.kill(self.pid, number)
 
     def wait(self) -> int:

@@ -685,7 +685,7 @@ async def test_tasks_that_no_living_worker_knows_do_not_block_their_company(hous
     later = Registry()
     registry.add(work)
     later.add(gone)
-    orphans = await house.add("gone", count=2_500)
+    orphans = await house.add("gone", count=1_200)
     (ours,) = await house.add("work")
     async with house.working(registry):
         await eventually(lambda: house.status(ours) == "completed")

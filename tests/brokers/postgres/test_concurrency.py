@@ -23,6 +23,7 @@ from taketurns.storage.database import Row
 from tests.brokers.places import exact
 from tests.brokers.postgres.cell import PostgresCell
 from tests.brokers.postgres.connections import other_connection
+from tests.effort import examples
 from tests.engine.fairness import spread
 
 QUEUES = ["default", "bulk"]
@@ -78,7 +79,9 @@ begin
 end $$;
 """
 
-by_many_threads = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+by_many_threads = settings(
+    max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 weights = st.one_of(st.integers(1, 5), st.integers(1, 100))
 

@@ -26,6 +26,7 @@ from tests.brokers.cell import Cell, ids, keyed_task, new_tasks, reports
 from tests.brokers.contract import Walk
 from tests.brokers.postgres.cell import PostgresCell
 from tests.brokers.postgres.connections import wait_until
+from tests.effort import examples
 from tests.keeping import kept
 
 WORKER = UUID(int=1)
@@ -699,7 +700,7 @@ STEPS = [
 ]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(STEPS), min_size=10, max_size=50), st.integers(0, 10_000))
 async def test_what_is_used_is_what_a_ledger_would_say(cell: PostgresCell, steps: list[object], seed: int) -> None:
     cell.clear()
@@ -755,7 +756,7 @@ TOGETHER = [
 ]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.sampled_from(TOGETHER), min_size=2, max_size=12), max_size=10), st.integers(0, 10_000))
 async def test_all_of_it_at_the_same_time_keeps_counts_and_rows_together(
     cell: PostgresCell, rounds: list[list[object]], seed: int

@@ -20,6 +20,7 @@ from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report, Unique
 from taketurns.storage.ids import id_at
 from tests.brokers.cell import new_tasks, reports
 from tests.brokers.postgres.cell import PostgresCell, connect
+from tests.effort import examples
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -320,7 +321,7 @@ RETENTION = st.tuples(OWN, OWN, OWN)
 TASKS = st.tuples(st.integers(0, 3), st.sampled_from([*STATUSES, "open"]), MOMENTS, TOOK)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     retentions=st.lists(st.tuples(RETENTION, RETENTION), min_size=4, max_size=4),
     planned=st.lists(TASKS, max_size=40),

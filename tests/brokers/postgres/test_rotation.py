@@ -18,10 +18,13 @@ from taketurns.engine.rate import Rate
 from tests.brokers.cell import pause_and_resume
 from tests.brokers.places import is_the_next, steps_of_every_place
 from tests.brokers.postgres.cell import PostgresCell, Turn
+from tests.effort import examples
 
 QUEUES = ("bulk", "default")
 
-by_bare_sql = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+by_bare_sql = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 weights = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([1, 100]))
 batches = st.one_of(st.just(1), st.integers(1, 10), st.integers(1, 100))

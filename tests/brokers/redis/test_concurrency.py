@@ -24,6 +24,7 @@ from taketurns.engine.task import ClaimedTask
 from taketurns.engine.turns import Company, Rotation, Turn
 from tests.brokers.cell import new_tasks, reports
 from tests.brokers.redis.cell import SEEN, RedisCell, known_to_the_rule, look
+from tests.effort import examples
 from tests.engine.fairness import spread
 
 QUEUES = ["default", "bulk"]
@@ -54,7 +55,9 @@ return {{ answer[1], answer[4] }}
     )
 )
 
-by_many_claimers = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+by_many_claimers = settings(
+    max_examples=examples(3), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 weights = st.one_of(st.integers(1, 5), st.integers(1, 100))
 

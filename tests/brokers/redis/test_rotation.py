@@ -20,11 +20,14 @@ from taketurns.engine.task import ClaimedTask
 from tests.brokers.cell import new_tasks, pause_and_resume, reports
 from tests.brokers.places import ROUND, is_the_next, steps_of_every_place
 from tests.brokers.redis.cell import RedisCell, look
+from tests.effort import examples
 
 QUEUES = ("bulk", "default")
 WORKER = UUID(int=1)
 
-by_random_moves = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+by_random_moves = settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 weights = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([1, 100]))
 batches = st.one_of(st.just(1), st.integers(1, 10), st.integers(1, 100))
