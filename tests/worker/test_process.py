@@ -9,7 +9,7 @@ import pytest
 from taketurns.engine.registry import Registry
 from taketurns.engine.task import NewTask
 from taketurns.worker import lease, process
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from tests.worker.house import House
 
 STOPPED = 128 + signal.SIGTERM
@@ -143,7 +143,7 @@ async def test_the_first_signal_waits_for_running_handlers(house: House) -> None
 async def test_the_second_signal_leaves_at_once(house: House, type: str) -> None:
     payload = {"seconds": 30.0} if type == "block" else {"gate": "never"}
     (task,) = await house.add(type, **payload)
-    with house.process() as worker:
+    with house.process(stale_after_seconds=PATIENCE) as worker:
         await eventually(lambda: house.runs(task))
         await eventually(lambda: worker.has_ended_after(signal.SIGTERM))  # two at once may come as one
         assert worker.wait() == STOPPED
