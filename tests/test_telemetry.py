@@ -131,3 +131,18 @@ def test_types_that_are_not_known_share_a_series() -> None:
     series = telemetry.SeriesByType(["known"], outcomes=["completed"])
     assert series["invented"] is series["by a client"]
     assert series["known"] is not series["invented"]
+
+
+def test_lengths_that_are_counted_together_stand_in_the_buckets_of_each() -> None:
+    lengths = telemetry.Lengths("lengths", "Lengths.", buckets=(0.1, 1))
+    lengths.of("work").observe([0.05, 0.1, 0.5, 7.0])
+    lengths.of("work").observe([0.2])
+    (family,) = lengths.collect()
+    told = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
+    assert told == {
+        ("lengths_bucket", "0.1"): 2,
+        ("lengths_bucket", "1.0"): 4,
+        ("lengths_bucket", "+Inf"): 5,
+        ("lengths_count", None): 5,
+        ("lengths_sum", None): pytest.approx(7.85),
+    }

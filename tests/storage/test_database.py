@@ -8,10 +8,11 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from sqlalchemy import Integer, bindparam, select
 
 from taketurns.engine.errors import InvalidData
 from taketurns.storage.arrays import Texts, Uuids, texts_or_none
-from taketurns.storage.database import Database, conninfo
+from taketurns.storage.database import Database, compile_statement, conninfo
 
 POOL_SIZE = 4
 
@@ -74,3 +75,11 @@ async def test_arrays_reach_the_server_element_by_element(database: Database) ->
 async def test_an_array_of_what_is_no_text_to_the_server_is_invalid_data(database: Database, text: str) -> None:
     with pytest.raises(InvalidData):
         await database.run(b"select %s", (Texts([text]),))
+
+
+def test_a_statement_that_lives_on_is_compiled_once_and_takes_other_values() -> None:
+    statement = select(bindparam("number", type_=Integer()))
+    text, values = compile_statement("one", statement, number=1)
+    again, others = compile_statement("one", statement, number=2)
+    assert text is again
+    assert (values, others) == ({"number": 1}, {"number": 2})

@@ -17,10 +17,11 @@ from taketurns.engine.rate import Rate
 from taketurns.engine.registry import Registry
 from taketurns.engine.retry import Backoff
 from taketurns.engine.task import ClaimedTask, NewTask, Outcome, Report
-from taketurns.execution import Context
+from taketurns.execution import Context, Executor
 from taketurns.history.rollups import Attempts
 from taketurns.telemetry import SeriesByType
 from taketurns.worker import Worker
+from taketurns.worker.hands import Hands
 from taketurns.worker.settling import Settler
 from tests.waiting import PATIENCE, eventually
 from tests.worker.house import House
@@ -247,6 +248,28 @@ async def test_a_report_that_the_database_refuses_is_a_failed_attempt_and_holds_
     await settler.run()
     assert [house.status(task) for task in tasks] == ["completed", "scheduled", "completed"]
     assert (settler.tally.completed, settler.tally.retried) == (2, 1)
+
+
+async def test_no_more_is_claimed_until_half_of_what_waits_in_hand_has_begun(house: House, registry: Registry) -> None:
+    gate = asyncio.Semaphore(0)
+
+    async def work() -> None:
+        await gate.acquire()
+
+    registry.add(work)
+    await house.add("work", count=6)
+    settler = Settler(house.broker, SeriesByType(["work"], outcomes=[outcome.value for outcome in Outcome]))
+    hands = Hands(Executor(registry), settler, concurrency=2, capacity=6, on_free=lambda: None)
+    hands.take(await house.broker.claim(uuid4(), queues=["default"], batch=6))
+    free = {len(hands.waiting): hands.free}
+    while hands.held:
+        gate.release()
+        held = hands.held
+        await eventually(lambda held=held: hands.held < held)  # type: ignore[misc]
+        free[len(hands.waiting)] = hands.free
+    assert free == {4: 0, 3: 0, 2: 2, 1: 3, 0: 6}
+    settler.close()
+    await settler.run()
 
 
 async def test_an_error_with_a_nul_is_kept_readably(house: House, registry: Registry) -> None:
