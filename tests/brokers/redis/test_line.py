@@ -14,6 +14,7 @@ from taketurns.brokers.redis.line import Line, open_line
 from taketurns.brokers.redis.server import Server
 from taketurns.engine.errors import Unavailable
 from tests.valkeys import Valkeys, free_ports
+from tests.waiting import PATIENCE
 
 
 async def open_and_name(url: str) -> tuple[Line, bytes]:
@@ -63,6 +64,20 @@ async def test_a_line_that_is_dropped_fails_those_who_wait_on_it(valkey_url: str
     with pytest.raises(ConnectionError):
         await line.call("PING")
     assert not line.is_open
+
+
+async def test_a_line_hears_what_is_published_while_nobody_looked(valkey_url: str) -> None:
+    ear, mouth = await open_line(valkey_url, name="ear"), await open_line(valkey_url, name="mouth")
+    await ear.listen("news")
+    for news in ("one", "two", "one"):
+        assert await mouth.call("PUBLISH", "news", news) == 1
+    assert await ear.call("PING") == [b"pong", b""]
+    assert await ear.messages(within=PATIENCE) == {b"one", b"two"}
+    assert await ear.messages(within=0) == set()
+    ear.drop()
+    with pytest.raises(ConnectionError):
+        await ear.messages(within=PATIENCE)
+    mouth.drop()
 
 
 async def test_a_server_that_does_not_answer_in_time_is_asked_on_another_line(valkey: Valkeys) -> None:

@@ -54,11 +54,6 @@ def open_pool(url: str, *, pool_size: int, pool_timeout: float, timeout: float, 
     return redis.asyncio.Redis.from_pool(pool)
 
 
-def open_one(url: str, *, timeout: float, name: str) -> redis.asyncio.Redis:
-    """A client with a single connection."""
-    return open_pool(url, pool_size=1, pool_timeout=timeout, timeout=timeout, name=name)
-
-
 def open_sync(url: str, *, timeout: float, name: str) -> redis.Redis:
     """A client for one thread, on one connection, whose commands take at most `timeout` seconds."""
     options = _options(timeout, name) | {"socket_timeout": timeout} | {"retry": Retry(NoBackoff(), 0)}

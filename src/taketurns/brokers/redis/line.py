@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import hiredis
@@ -30,6 +31,9 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(replyError=_error)
         self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._listens = False
+        self._messages: set[bytes] = set()
+        self._is_news = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -44,6 +48,23 @@ class Line(asyncio.Protocol):
         self._transport.write(hiredis.pack_command(parts))
         return await answer
 
+    async def listen(self, channel: str) -> None:
+        """Hear what is published on a channel from now on. Nothing but PING can be called on this line any more."""
+        self._listens = True
+        await self.call("SUBSCRIBE", channel)
+
+    async def messages(self, *, within: float) -> set[bytes]:
+        """What was published since the last time on the channels that this line listens to, as soon as there is some;
+        none after so many seconds. Raises RedisError when the line has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._is_news.wait()
+        if not self._messages and not self.is_open:
+            raise ConnectionError("the connection to the server has ended")
+        self._is_news.clear()
+        told, self._messages = self._messages, set()
+        return told
+
     def drop(self) -> None:
         """End the connection; calls under way fail."""
         if self._transport is not None:
@@ -56,12 +77,17 @@ class Line(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (answer := self._reader.gets()) is not False:
-                self._answer(self._waiting.popleft(), answer)
+                if self._listens and isinstance(answer, list) and answer[0] == b"message":
+                    self._messages.add(answer[2])
+                    self._is_news.set()
+                else:
+                    self._answer(self._waiting.popleft(), answer)
         except (hiredis.ProtocolError, IndexError):
             self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._is_news.set()
         while self._waiting:
             self._answer(self._waiting.popleft(), ConnectionError(f"the connection was lost: {exc or 'closed'}"))
 

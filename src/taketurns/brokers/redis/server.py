@@ -141,21 +141,20 @@ class Server:
         return dict(await self._answer(lambda node: self._client(node).info(section)))
 
     @asynccontextmanager
-    async def subscribe(self, channel: str) -> AsyncIterator[redis.asyncio.client.PubSub]:
-        """Listen on a connection of its own. Raises Unavailable when none can be made.
+    async def subscribe(self, channel: str) -> AsyncIterator[Line]:
+        """Listen on a line of its own. Raises Unavailable when none can be made.
 
         What is published at one node of a cluster is heard at all of them: who listens need not follow the cell.
         """
         with self._told_as_unavailable():
-            node = await self._find()
-            async with (
-                addresses.open_one(node, timeout=self._timeout, name=self._name) as client,
-                client.pubsub() as pubsub,
-            ):
-                await pubsub.subscribe(channel)
-                if await pubsub.get_message(timeout=self._timeout) is None:
-                    raise Unavailable(f"Redis at {addresses.without_password(self.url)} did not answer in time")
-                yield pubsub
+            async with asyncio.timeout(self._timeout):
+                line = await open_line(await self._find(), name=self._name)
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await line.listen(channel)
+                yield line
+            finally:
+                line.drop()
 
     async def _answer(self, ask: Callable[[str], Awaitable[Answer]], *, more_seconds: float = 0.0) -> Answer:
         """Ask the node that has the cell, or the one that it has moved to: what was refused for that is not done."""
