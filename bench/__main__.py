@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from bench import check, claim, durability, idle, lanes, limits, pages, soak, throughput, walls
+from bench import check, claim, durability, idle, lanes, limits, pages, posts, soak, throughput, walls
 from bench.fairness import measurement as fairness
 from bench.growth import measurement as growth
 
@@ -21,6 +21,7 @@ EVERY: Final[dict[str, Callable[[argparse.Namespace, str], None]]] = {
     "lanes": lambda _, command: lanes.run(command=command),
     "durability": lambda _, command: durability.run(command=command),
     "walls": lambda _, command: walls.run(command=command),
+    "posts": lambda options, command: posts.run(small=options.small, command=command),
     "idle": lambda options, command: idle.run(small=options.small, command=command),
     "pages": lambda options, command: pages.run(small=options.small, command=command),
     "fairness": lambda options, command: fairness.run(small=options.small, command=command),
@@ -32,7 +33,7 @@ WHEN_ASKED_FOR: Final[dict[str, Callable[[argparse.Namespace, str], None]]] = {
     "soak": lambda options, command: soak.run(minutes=options.minutes, small=options.small, command=command),
     "check": lambda options, _: sys.exit(check.run()),
 }
-MAY_BE_SMALL: Final = ("fairness", "growth", "soak", "idle", "pages")
+MAY_BE_SMALL: Final = ("fairness", "growth", "soak", "idle", "pages", "posts")
 
 
 def main() -> None:
