@@ -66,6 +66,4 @@ def create_app(url: str) -> FastAPI:
 
 
 if __name__ == "__main__":
-    uvicorn.run(
-        create_app(sys.argv[1]), port=int(sys.argv[2]), log_config=None, access_log=False, server_header=False
-    )
+    uvicorn.run(create_app(sys.argv[1]), port=int(sys.argv[2]), log_config=None, access_log=False, server_header=False)

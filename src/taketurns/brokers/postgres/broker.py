@@ -17,6 +17,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 
 from taketurns.brokers.postgres import leases, wakeups
+from taketurns.brokers.postgres.gathering import Gathering, Submission, may_go_together
 from taketurns.engine import orders
 from taketurns.engine.errors import (
     IdempotencyConflict,
@@ -64,6 +65,7 @@ class PostgresBroker:
         self._listen_url = listen_url or database.url
         self._make_token = make_token
         self.notifier = wakeups.Notifier(database)
+        self._gathering = Gathering(self._enqueue_together)
 
     async def enqueue(
         self,
@@ -72,6 +74,27 @@ class PostgresBroker:
         *,
         request_id: str | None = None,
         traceparent: str | None = None,
+        at: datetime | None = None,
+    ) -> list[Enqueued]:
+        if at is None and may_go_together(tasks):
+            return [await self._gathering.enqueue(company, Submission(tasks[0], request_id, traceparent))]
+        return await self._enqueue(company, tasks, request_id=request_id, traceparent=traceparent, at=at)
+
+    async def _enqueue_together(self, company: str, submissions: Sequence[Submission]) -> list[Enqueued]:
+        return await self._enqueue(
+            company,
+            [submission.task for submission in submissions],
+            request_id=[submission.request_id for submission in submissions],
+            traceparent=[submission.traceparent for submission in submissions],
+        )
+
+    async def _enqueue(
+        self,
+        company: str,
+        tasks: Sequence[NewTask],
+        *,
+        request_id: str | Sequence[str | None] | None,
+        traceparent: str | Sequence[str | None] | None,
         at: datetime | None = None,
     ) -> list[Enqueued]:
         arguments = enqueue_arguments(
@@ -313,11 +336,12 @@ def enqueue_arguments(
     tasks: Sequence[NewTask],
     *,
     key_lifetime: timedelta,
-    request_id: str | None,
-    traceparent: str | None,
+    request_id: str | Sequence[str | None] | None,
+    traceparent: str | Sequence[str | None] | None,
     at: datetime | None,
 ) -> tuple[Any, ...]:
-    """The arguments of enqueue.sql. Ids are made here, before anything is sent."""
+    """The arguments of enqueue.sql. Ids are made here, before anything is sent. Where the tasks come from is told of
+    all of them, or of each."""
     has_keys = any(task.idempotency_key is not None for task in tasks)
     has_tags = any(task.tags for task in tasks)
     uniques = [task.unique for task in tasks] if any(task.unique is not None for task in tasks) else None
@@ -335,14 +359,18 @@ def enqueue_arguments(
         [task.idempotency_key for task in tasks] if has_keys else None,
         [task.fingerprint for task in tasks] if has_keys else None,
         key_lifetime,
-        request_id,
+        _of_each(request_id, len(tasks)),
         at,
-        traceparent,
+        _of_each(traceparent, len(tasks)),
         [f"{{{','.join(map(_quoted, task.tags))}}}" if task.tags else None for task in tasks] if has_tags else None,
         uniques and [unique and unique.key for unique in uniques],
         uniques and [unique and unique.seconds for unique in uniques],
         uniques and [unique and unique.on_conflict.value for unique in uniques],
     )
+
+
+def _of_each(told: str | Sequence[str | None] | None, count: int) -> Texts | None:
+    return texts_or_none([told] * count if told is None or isinstance(told, str) else told)
 
 
 def _seconds(values: Iterable[float | None]) -> list[float | None] | None:

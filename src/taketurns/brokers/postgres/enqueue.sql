@@ -8,8 +8,8 @@
 -- whose task is held stands for that task.
 -- Lives on idempotency_keys_pkey, unique_keys_pkey and companies_pkey or companies_slug_key.
 --
--- `of_company` is an id or a slug. One array element a task; null where a task has no such value, `keys` in a batch
--- without keys may be null as a whole. Raises no_data_found when there is no such company.
+-- `of_company` is an id or a slug. One array element a task; null where a task has no such value, and an array of what
+-- no task has may be null as a whole. Raises no_data_found when there is no such company.
 -- With quotas there is a row number 0: `reserved`, or, alone in its meaning, `refused` or `busy`: nothing was stored.
 -- Of a company with a limit on what it may have queued, one submits at a time, and row number 0 may say `full`. What is
 -- replaced gives up its place: should it be in a worker's hand by then, nothing is stored at all.
@@ -30,9 +30,9 @@ create or replace function enqueue(
     keys text[] default null,
     fingerprints bytea[] default null,
     key_lifetime interval default '24 hours',
-    of_request text default null,
+    requests text[] default null,
     at timestamptz default null,
-    of_trace text default null,
+    traces text[] default null,
     tag_lists text[] default null,
     uniques text[] default null,
     unique_seconds double precision[] default null,
@@ -191,7 +191,7 @@ begin
         insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
             request_id, traceparent, schedule_id, unique_key, created_at, reserved_at)
         values (owner, task_ids[1], types[1], queues[1], priorities[1], due, max_retries[1], timeouts[1],
-            payloads[1]::json, of_request, of_trace, of_schedule, uniques[1], moment,
+            payloads[1]::json, requests[1], traces[1], of_schedule, uniques[1], moment,
             case when is_charged then moment end);
         if due > moment then
             insert into scheduled_tasks (company_id, task_id, queue, run_after, priority, type)
@@ -206,18 +206,18 @@ begin
         return query
         with item as materialized (
             select n.number::integer, n.task_id, n.type, n.payload, n.queue, n.priority, n.max_retries, n.timeout,
-                n.tags::text[] as tags, n.unique_key,
+                n.tags::text[] as tags, n.unique_key, n.request, n.trace,
                 coalesce(n.run_after, moment + make_interval(secs => n.delay), moment) as run_after
             from unnest(task_ids, types, payloads, queues, priorities, run_afters, delays, max_retries, timeouts, tag_lists,
-                uniques) with ordinality
+                uniques, requests, traces) with ordinality
                 as n(task_id, type, payload, queue, priority, run_after, delay, max_retries, timeout, tags, unique_key,
-                    number)
+                    request, trace, number)
             where not earlier ? n.number::text
         ), recorded as (
             insert into tasks (company_id, id, type, queue, priority, run_after, max_retries, timeout_seconds, payload,
                 request_id, traceparent, schedule_id, tags, unique_key, created_at, reserved_at)
             select owner, i.task_id, i.type, i.queue, i.priority, i.run_after, i.max_retries, i.timeout,
-                i.payload::json, of_request, of_trace, of_schedule, i.tags, i.unique_key, moment,
+                i.payload::json, i.request, i.trace, of_schedule, i.tags, i.unique_key, moment,
                 case when is_charged then moment end
             from item i
         ), tagged as (

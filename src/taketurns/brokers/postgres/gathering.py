@@ -1,0 +1,113 @@
+"""Single tasks that are submitted while another of their company is under way go together, as one batch would.
+
+The lone one waits for nobody. Of many at once each shares the statement, the commit and the round trip with the others:
+see decisions/0026.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from taketurns.engine.errors import InvalidData, QueueFull, QuotaExceeded
+from taketurns.engine.task import Enqueued, NewTask
+
+MOST_TOGETHER: Final = 100
+LARGEST_PAYLOAD: Final = 16 * 1024  # characters; what is larger goes by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A task, and where it comes from."""
+
+    task: NewTask
+    request_id: str | None
+    traceparent: str | None
+
+
+Send = Callable[[str, Sequence[Submission]], Awaitable[list[Enqueued]]]
+Waiting = tuple[Submission, asyncio.Future[Enqueued]]
+
+
+def may_go_together(tasks: Sequence[NewTask]) -> bool:
+    """Whether this is one task that stands in nobody's way and shares no key with another."""
+    if len(tasks) != 1:
+        return False
+    (task,) = tasks
+    return task.idempotency_key is None and task.unique is None and len(task.payload) <= LARGEST_PAYLOAD
+
+
+class Gathering:
+    """What is submitted by one process, for each company one statement at a time."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._waiting: dict[str, deque[Waiting]] = {}  # of the companies for which something is under way
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def enqueue(self, company: str, submission: Submission) -> Enqueued:
+        """Submit it now, or with others once what is under way for its company has come back."""
+        if (waiting := self._waiting.get(company)) is not None:
+            made: asyncio.Future[Enqueued] = asyncio.get_running_loop().create_future()
+            waiting.append((submission, made))
+            return await made
+        self._waiting[company] = deque()
+        try:
+            return await self._send_alone(company, submission)
+        finally:
+            self._go_on(company)
+
+    def _go_on(self, company: str) -> None:
+        waiting = self._waiting[company]
+        while waiting and waiting[0][1].done():  # whoever waited has given up
+            waiting.popleft()
+        if not waiting:
+            del self._waiting[company]
+            return
+        together = [waiting.popleft() for _ in range(min(len(waiting), MOST_TOGETHER))]
+        sending = asyncio.create_task(self._send_together(company, together), name="enqueue together")
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
+    async def _send_together(self, company: str, together: Sequence[Waiting]) -> None:
+        try:
+            made = await self._send(company, [submission for submission, _ in together])
+        except (QuotaExceeded, QueueFull, InvalidData):  # it may be one of them, or the last of them, that is too much
+            await asyncio.gather(*(self._send_after_all(company, waiting) for waiting in together))
+        except BaseException as error:
+            for _, future in together:
+                _fail(future, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for enqueued in made:
+                _answer(together[enqueued.position][1], replace(enqueued, position=0))
+        finally:
+            self._go_on(company)
+
+    async def _send_after_all(self, company: str, waiting: Waiting) -> None:
+        submission, future = waiting
+        try:
+            _answer(future, await self._send_alone(company, submission))
+        except Exception as error:
+            _fail(future, error)
+
+    async def _send_alone(self, company: str, submission: Submission) -> Enqueued:
+        (made,) = await self._send(company, [submission])
+        return made
+
+
+def _answer(future: asyncio.Future[Enqueued], made: Enqueued) -> None:
+    if not future.done():
+        future.set_result(made)
+
+
+def _fail(future: asyncio.Future[Enqueued], error: BaseException) -> None:
+    if not future.done():
+        if isinstance(error, asyncio.CancelledError):
+            future.cancel()
+        else:
+            future.set_exception(error)
