@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from urllib.error import URLError
 
@@ -79,9 +80,7 @@ def measured(server: PostgresServer, *, requests: int) -> dict[str, Side]:
             "ours, of as many companies as connections": Side(port, ours.pid, companies=CONNECTIONS),
         }
         for side in sides.values():
-            processes.wait_until(
-                lambda side=side: _is_ready(side.port), seconds=START_SECONDS, what="the start of an API"
-            )  # type: ignore[misc]
+            processes.wait_until(partial(_is_ready, side.port), seconds=START_SECONDS, what="the start of an API")
         for round_number in range(ROUNDS + 1):
             for side in sides.values():
                 used, used_by_server = cpu_seconds(side.pid), cpu_seconds(server.pid)
