@@ -84,7 +84,7 @@ async def test_nothing_but_companies_is_left_when_the_time_of_all_jobs_is_up(cel
     await cell.broker.prune(kept(DAY))
     await cell.broker.beats()
     left = set(cell.client.scan_iter(match=f"{cell.prefix}:*", count=10_000))
-    assert left == {cell.key(name) for name in ("companies", "slugs", "weight", f"company:{company}")}
+    assert left == {cell.key(name) for name in ("companies", "slugs", "weight", "kept", f"company:{company}")}
 
 
 async def test_a_company_that_is_forgotten_leaves_nothing(cell: RedisCell) -> None:
