@@ -22,7 +22,7 @@ from taketurns.storage.audit import Action, Actor
 from taketurns.storage.database import Database, call
 from taketurns.storage.models import Pause as PauseTable
 
-EVERY_SECONDS: Final = 1.0
+EVERY_SECONDS: Final = 2.0
 EVERYBODY: Final = UUID(int=0)
 FOR_EVER: Final = datetime(2200, 1, 1, tzinfo=UTC)  # brokers need not count further
 

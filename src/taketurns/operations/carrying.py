@@ -24,7 +24,7 @@ LEASE: Final = timedelta(seconds=15)
 STEP_SECONDS: Final = 2.0
 MOST: Final = 200
 MOST_FOUND: Final = 2_000
-IDLE_SECONDS: Final = 1.0
+IDLE_SECONDS: Final = 2.0
 BUSY_SECONDS: Final = 0.5
 
 
