@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from bench.lanes import CONCURRENCY, open_broker
+from bench.lanes import CLAIM, CONCURRENCY, open_broker
 from taketurns.engine.registry import Registry
 from taketurns.worker import Worker, process
 
@@ -35,7 +35,7 @@ async def serve(url: str, tasks: int | None = None) -> None:
     registry = Registry()
     registry.add(nothing)
     async with open_broker(url) as broker:
-        worker = Worker(broker=broker, registry=registry, concurrency=CONCURRENCY, batch=CONCURRENCY * 2)
+        worker = Worker(broker=broker, registry=registry, concurrency=CONCURRENCY, batch=CLAIM)
         if tasks is None:
             await asyncio.gather(_say_when_ready(worker), process.work_until_told(worker))
             return

@@ -33,6 +33,7 @@ from taketurns.storage.ids import new_id
 TASKS: Final = 20_000
 COMPANIES: Final = 20
 CONCURRENCY: Final = 100
+CLAIM: Final = 1_000
 ROUNDS: Final = 3
 PICKUPS: Final = 200
 NOTHING: Final = NewTask(type="nothing", payload="{}")
@@ -170,6 +171,6 @@ def _table(rates: Mapping[str, list[float]], waits: Mapping[str, list[float]]) -
         )
     header = ["lane", "drained, tasks/s", "to postgres", "pickup p50, ms", "p99, ms"]
     return results.table(header, rows) + (
-        f"\n\nMedians of {ROUNDS} rounds in turn; pickups are {PICKUPS} a round, from before the enqueue to the start"
+        f"\n\nConcurrency {CONCURRENCY}, claims of up to {CLAIM:,}. Medians of {ROUNDS} rounds in turn; pickups are {PICKUPS} a round, from before the enqueue to the start"
         " of the handler, the first tenth left out."
     )

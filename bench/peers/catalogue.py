@@ -87,7 +87,7 @@ def _ours(name: str, store: Store, variant: str, settings: str, scenarios: tuple
         store=store,
         concurrency=100,
         variant=variant,
-        settings=f"{settings}, concurrency 100, claims of up to 200 tasks, of 20 companies in turn; all rows kept",
+        settings=f"{settings}, concurrency 100, claims of up to 1,000 tasks, of 20 companies in turn; all rows kept",
         scenarios=scenarios,
         is_ours=True,
     )

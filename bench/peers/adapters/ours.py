@@ -1,8 +1,8 @@
 """Ours, as a program uses it: handlers in an application, the worker that `taketurns worker` runs. Tasks wait in
 PostgreSQL, or in Redis, where the variant begins with "redis"; "sync" handlers run in threads.
 
-Tasks are of twenty companies, and every claim is fair between them. A worker claims up to twice as many tasks as it has
-hands, but where the handlers take their time: then as many as are free.
+Tasks are of twenty companies, and every claim is fair between them. A worker claims up to a thousand tasks at once, but
+where the handlers take their time: then as many as it has free hands.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from taketurns.storage.database import Database
 from taketurns.worker import process
 
 BATCH = 1_000
+CLAIM = 1_000
 IN_REDIS = ORDERS.variant.startswith("redis")
 SETTINGS = Settings(
     database_url=ORDERS.postgres,
     redis_url=ORDERS.redis,
     broker="redis" if IN_REDIS else "postgres",
     concurrency=ORDERS.concurrency,
-    batch=None if ORDERS.sleep_seconds else ORDERS.concurrency * 2,
+    batch=None if ORDERS.sleep_seconds else CLAIM,
     metrics_port=0,
     log_level="warning",
 )
