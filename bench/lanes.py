@@ -171,6 +171,6 @@ def _table(rates: Mapping[str, list[float]], waits: Mapping[str, list[float]]) -
         )
     header = ["lane", "drained, tasks/s", "to postgres", "pickup p50, ms", "p99, ms"]
     return results.table(header, rows) + (
-        f"\n\nConcurrency {CONCURRENCY}, claims of up to {CLAIM:,}. Medians of {ROUNDS} rounds in turn; pickups are {PICKUPS} a round, from before the enqueue to the start"
-        " of the handler, the first tenth left out."
+        f"\n\nConcurrency {CONCURRENCY}, claims of up to {CLAIM:,}. Medians of {ROUNDS} rounds in turn; pickups are"
+        f" {PICKUPS} a round, from before the enqueue to the start of the handler, the first tenth left out."
     )
