@@ -251,6 +251,18 @@ async def test_a_rate_is_kept(cell: PostgresCell) -> None:
     assert last - first >= timedelta(seconds=2)
 
 
+async def test_a_worker_comes_back_when_a_rate_lets_it_go_on(cell: PostgresCell) -> None:
+    await add(cell, 2)
+    carrier = duty(cell)
+    assert await carrier.step() == carrying.IDLE_SECONDS
+    operation = await begin(cell, Kind.CANCEL, wanted=Filter(types=frozenset({"work"})), rate=1.0)
+    while (await stands(cell, operation)).done < 1:
+        assert await carrier.step() == 0.0
+    assert 0.0 < await carrier.step() <= 1.0
+    await carry_on(cell, operation)
+    assert await carrier.step() == carrying.IDLE_SECONDS
+
+
 async def test_an_abort_leaves_the_rest(cell: PostgresCell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrying, "MOST", 4)
     await add(cell, 20)

@@ -25,6 +25,7 @@ STEP_SECONDS: Final = 2.0
 MOST: Final = 200
 MOST_FOUND: Final = 2_000
 IDLE_SECONDS: Final = 2.0
+SOON_SECONDS: Final = 0.005
 BUSY_SECONDS: Final = 0.5
 
 
@@ -62,18 +63,28 @@ class Carrying:
         self._database = database
         self._announce = announce
         self._now = now
+        self._is_carrying = False
         self._log = telemetry.logger("operations").bind()
 
     async def step(self) -> float:
         rows = await self._database.call("take_operation", LEASE, self._now())
         if not rows:
-            return IDLE_SECONDS
+            return await self._until_next()
+        self._is_carrying = True
         taken = Taken(*rows[0])
         if taken.is_matched or taken.is_aborted:
             await self._change(taken)
         else:
             await self._look(taken)
         return 0.0
+
+    async def _until_next(self) -> float:
+        """How long nothing is due. It is asked only after a step, so that it costs nothing while there are none."""
+        if not self._is_carrying:
+            return IDLE_SECONDS
+        ((seconds,),) = await self._database.call("seconds_to_next_step", self._now())
+        self._is_carrying = seconds is not None
+        return IDLE_SECONDS if seconds is None else min(max(seconds, SOON_SECONDS), IDLE_SECONDS)
 
     async def _look(self, taken: Taken) -> None:
         """Take note of some more of the tasks that the filter names, in the order of their creation."""

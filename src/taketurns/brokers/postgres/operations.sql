@@ -89,6 +89,16 @@ as $$
         o.created_at, o.next_step_at - lease
 $$;
 
+-- How long until a step of an operation is due, below zero while one is; null when all are over.
+create or replace function seconds_to_next_step(at timestamptz default null) returns double precision
+language sql volatile
+set search_path from current
+set enable_seqscan = off
+as $$
+    select extract(epoch from min(o.next_step_at) - coalesce(at, clock_timestamp())) from operations o
+    where o.finished_at is null
+$$;
+
 -- Take note of what was found since `looked_from`; of nothing if somebody else has looked on from there.
 create or replace function note_matches(
     owner uuid,
