@@ -150,6 +150,38 @@ async def test_the_keys_of_a_company_go_with_it(house: House, admin: dict[str, s
 # The audit
 
 
+async def test_a_change_is_noted_with_all_that_it_sets_by_the_names_of_the_api(
+    house: House, admin: dict[str, str]
+) -> None:
+    later = "2100-01-01T00:00:00Z"
+    rate = {"tasks": 5, "seconds": 1, "burst": 5}
+    limits = {"weight": 2, "maxInFlight": 3, "maxQueued": 40, "rate": rate, "pausedUntil": later}
+    await house.client.post("/companies", headers=admin, json={"name": "Zeta", "slug": "zeta", **limits})
+    await house.client.patch("/companies/acme", headers=admin, json={"retention": {"failedSeconds": 60}})
+    weekly = {"name": "weekly", "type": "anything", "expression": "0 9 * * 1"}
+    schedule = (await house.client.post("/companies/acme/schedules", headers=admin, json=weekly)).json()["id"]
+    await house.client.patch(
+        f"/companies/acme/schedules/{schedule}", headers=admin, json={"timeZone": "Europe/Berlin", "maxRetries": 1}
+    )
+    task = (await house.client.post("/companies/acme/tasks", headers=admin, json={"type": "anything"})).json()["id"]
+    await house.client.post(f"/companies/acme/tasks/{task}/reschedule", headers=admin, json={"runAfter": later})
+    put_off = {"kind": "reschedule", "filter": {"type": ["anything"]}, "runAfter": later, "rate": 2}
+    await house.client.post("/companies/acme/operations", headers=admin, json=put_off)
+    entries = (await house.client.get("/audit", headers=admin)).json()["entries"]
+    noted = {entry["action"]: entry["details"] for entry in entries}
+    assert noted["createCompany"] == {"slug": "zeta", "name": "Zeta", **limits}
+    kept = {"completedSeconds": None, "failedSeconds": 60, "cancelledSeconds": None}
+    assert noted["changeCompany"] == {"retention": kept}
+    assert noted["changeSchedule"] == {"timeZone": "Europe/Berlin", "maxRetries": 1}
+    assert noted["rescheduleTask"] == {"runAfter": later}
+    assert noted["createOperation"] == {
+        "kind": "reschedule",
+        "filter": {"type": ["anything"], "status": ["pending", "scheduled"]},
+        "runAfter": later,
+        "rate": 2.0,
+    }
+
+
 async def test_every_change_is_noted_with_who_made_it_and_from_where(house: House, admin: dict[str, str]) -> None:
     (by,) = (await house.client.get("/operators/keys", headers=admin)).json()["keys"]
     shop = await made(house, admin, scopes=["tasks:write", "tasks:read", "schedules:*"])

@@ -107,7 +107,7 @@ async def test_a_rate_of_requests_is_set_shown_with_who_set_it_and_taken_away(ho
     assert changed.json()["requestRate"] == {"requests": 5, "seconds": 1, "burst": 5}
     assert changed.json()["limitsSetBy"] == "admin"
     noted = (await house.client.get("/audit", headers=admin)).json()["entries"][0]
-    assert noted["details"] == {"request_rate": {"requests": 5, "seconds": 1, "burst": 5}}
+    assert noted["details"] == {"requestRate": {"requests": 5, "seconds": 1, "burst": 5}}
     await limit(house, None)
     made = await house.client.post("/companies", headers=admin, json={"name": "New", "requestRate": DAILY})
     assert (made.status_code, made.json()["requestRate"]) == (201, DAILY)

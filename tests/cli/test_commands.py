@@ -343,7 +343,7 @@ def test_an_operator_changes_for_how_long_tasks_are_kept(database_url: str) -> N
         }
         assert run("retention", "acme", "--json", url=database_url).output == changed.output
         written = connection.execute(
-            "select actor_name, details -> 'retention' ->> 'failed' from taketurns.audit_entries order by id"
+            "select actor_name, details -> 'retention' ->> 'failedSeconds' from taketurns.audit_entries order by id"
         ).fetchall()
         assert written == [(getpass.getuser(), "7776000")] * 2
 

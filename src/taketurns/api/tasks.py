@@ -282,7 +282,8 @@ async def reschedule_task(request: Request) -> Response:
     if status not in {Status.SCHEDULED, Status.PENDING, None}:
         raise Problem(problems.INVALID_STATE, f"the task is {status}: only one that waits can be rescheduled")
     record = await _task(given, company, task)
-    await audit.note(request, Action.RESCHEDULE_TASK, target=task, company_id=record.company_id)
+    details = {"runAfter": body.run_after}
+    await audit.note(request, Action.RESCHEDULE_TASK, target=task, company_id=record.company_id, details=details)
     return _send(record)
 
 

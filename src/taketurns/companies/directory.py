@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -137,6 +137,18 @@ async def create(
 ) -> Company:
     """Take in a company; a slug that was not given is made from the name, or else from the id. Raises SlugTaken, and
     InvalidOption of `paused_until` when that is over."""
+    asked = {
+        "weight": (weight, 1),
+        "paused": (paused, False),
+        "paused_until": (paused_until, None),
+        "max_in_flight": (max_in_flight, None),
+        "max_queued": (max_queued, None),
+        "rate": (rate, None),
+        "request_rate": (request_rate, None),
+        "quotas": (quotas, UNLIMITED),
+        "retention": (retention, AS_LONG_AS_OTHERS),
+    }
+    limits = {name: value for name, (value, usual) in asked.items() if value != usual}
     company_id = new_id()
     by_id = f"company-{company_id.hex[-12:]}"
     for attempt in [slug] if slug else [slug_for(name) or by_id, by_id]:
@@ -167,7 +179,7 @@ async def create(
                     Action.CREATE_COMPANY,
                     target=company_id,
                     company_id=company_id,
-                    details={"slug": company.slug, "name": name},
+                    details={"slug": company.slug, "name": name, **_for_the_audit(limits)},
                 )
                 return company
     raise SlugTaken(slug or by_id)
@@ -297,10 +309,13 @@ def _refuse_over(company: Company, paused_until: datetime | None) -> None:
 
 
 def _for_the_audit(changes: Mapping[str, Any]) -> dict[str, Any]:
-    rate = changes.get("request_rate")
-    if rate is None:
-        return dict(changes)
-    return {**changes, "request_rate": {"requests": rate.tasks, "seconds": rate.seconds, "burst": rate.burst}}
+    """What was changed, by the names that the API has for its parts."""
+    told = dict(changes)
+    if (rate := changes.get("request_rate")) is not None:
+        told["request_rate"] = {"requests": rate.tasks, "seconds": rate.seconds, "burst": rate.burst}
+    if (kept := changes.get("retention")) is not None:
+        told["retention"] = {f"{how}Seconds": seconds for how, seconds in asdict(kept).items()}
+    return told
 
 
 def _columns(changes: Mapping[str, Any], by: Actor | None) -> dict[str, Any]:

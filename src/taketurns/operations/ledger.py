@@ -197,7 +197,7 @@ async def create(
                         Action.CREATE_OPERATION,
                         target=made.id,
                         company_id=made.company_id,
-                        details={"kind": made.kind, "filter": made.filter},
+                        details={"kind": made.kind, "filter": made.filter, **_when(new)},
                     )
                 return made, not is_new
     except psycopg.errors.NoDataFound as error:
@@ -207,6 +207,11 @@ async def create(
             raise
         raise TooManyOperations(limits.OPERATIONS_MAX) from None
     raise UnknownCompany(str(company))
+
+
+def _when(new: NewOperation) -> dict[str, Any]:
+    told = {"run_after": new.run_after, "rate": new.rate}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 async def count(database: Database, company: UUID | str, new: NewOperation) -> tasks.Total | None:

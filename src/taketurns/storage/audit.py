@@ -13,6 +13,7 @@ from uuid import UUID
 
 import orjson
 from psycopg import AsyncConnection
+from pydantic.alias_generators import to_camel
 from sqlalchemy import insert
 
 from taketurns.storage.database import Row, fetch
@@ -81,7 +82,10 @@ async def write(
     company_id: UUID | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Note a change; nothing without an actor, as where there is no authentication and nobody is known."""
+    """Note a change; nothing without an actor, as where there is no authentication and nobody is known.
+
+    `details` are by the names that the API has for them.
+    """
     if actor is None:
         return
     statement = insert(AuditEntry).values(
@@ -93,8 +97,12 @@ async def write(
         issuer=actor.issuer,
         action=action.value,
         target=str(target),
-        details=orjson.dumps(details or {}, default=str).decode(),
+        details=_json({to_camel(name): value for name, value in (details or {}).items()}),
         address=actor.address,
         request_id=actor.request_id,
     )
     await fetch(connection, schema, statement)
+
+
+def _json(details: Mapping[str, Any]) -> str:
+    return orjson.dumps(details, default=str, option=orjson.OPT_UTC_Z).decode()
