@@ -101,7 +101,7 @@ class UniqueKeyTaken(TaketurnsError):
         of_which = f" of task {', '.join(map(str, holders))}" if of > 1 else ""
         super().__init__(
             f"the unique key{of_which} is that of task {', '.join(map(str, holders.values()))}:"
-            " wait until that one has ended, or cancel it"
+            " wait until that one gives it up, at its end or after its uniqueSeconds, or cancel it while it waits"
         )
         self.holders = dict(holders)
 

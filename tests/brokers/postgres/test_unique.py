@@ -225,7 +225,7 @@ async def test_a_window_outlasts_completion_but_not_a_failure(cell: PostgresCell
     first = await submit(cell, hour)
     await cell.broker.settle(reports([await claim(cell)]))
     assert (await submit(cell, hour)).task_id == first.task_id
-    with pytest.raises(UniqueKeyTaken):
+    with pytest.raises(UniqueKeyTaken, match="at its end or after its uniqueSeconds"):
         await submit(cell, unique_task(OnConflict.REPLACE))
     cell.connection.execute("update unique_keys set expires_at = clock_timestamp()")
     second = await submit(cell, hour)
