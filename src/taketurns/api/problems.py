@@ -183,9 +183,9 @@ UNIQUE_KEY_TAKEN = Kind(
     "unique_key_taken",
     409,
     "Another task has this unique key",
-    "Nothing was created. The detail names the task that has the key: wait until it gives it up, at its end or after its"
-    " uniqueSeconds, or cancel it while it waits. With onConflict return you are given that task instead, with replace"
-    " it is cancelled if it still waits.",
+    "Nothing was created. The detail names the task that has the key: wait until it gives it up, at its end or after"
+    " its uniqueSeconds, or cancel it while it waits. With onConflict return you are given that task instead, with"
+    " replace it is cancelled if it still waits.",
 )
 TASK_FORGOTTEN = Kind(
     "task_forgotten",

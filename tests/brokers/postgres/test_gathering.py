@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from taketurns.brokers.postgres.gathering import LARGEST_PAYLOAD, MOST_TOGETHER
-from taketurns.engine.errors import InvalidData, QuotaExceeded, UnknownCompany
+from taketurns.brokers.postgres.gathering import LARGEST_PAYLOAD, MOST_TOGETHER, Gathering, Submission
+from taketurns.engine.errors import Busy, InvalidData, QuotaExceeded, UnknownCompany
 from taketurns.engine.task import Enqueued, NewTask
 from tests.brokers.postgres.cell import PostgresCell
 from tests.brokers.postgres.connections import other_connection
@@ -107,6 +107,26 @@ async def test_who_gives_up_keeps_nobody_waiting(cell: PostgresCell, acme: UUID)
                 await asyncio.shield(others[1])
     outcomes = await asyncio.gather(*others, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, Enqueued, Enqueued]
+
+
+async def test_who_has_waited_for_too_long_is_not_submitted(cell: PostgresCell, acme: UUID) -> None:
+    """However many statements would have to end or fail before: fault 043."""
+    gathering = Gathering(cell.broker._enqueue_together, patience_seconds=0.0)
+    task = NewTask(type="work", payload="{}")
+
+    async def come() -> Enqueued:
+        return await gathering.enqueue("acme", Submission(task, None, None))
+
+    async with one_under_way(cell, acme) as first:
+        under_way = asyncio.create_task(come())
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(come()) for _ in range(MOST_TOGETHER + 1)]
+        await asyncio.sleep(0)
+    await asyncio.gather(first, under_way)
+    outcomes = await asyncio.gather(*others, return_exceptions=True)
+    assert Counter(map(type, outcomes)) == {Busy: MOST_TOGETHER + 1}
+    assert moments(cell) == [1, 1]
+    assert (await come()).created_at is not None
 
 
 async def test_a_company_that_nobody_knows_is_told_to_each(cell: PostgresCell) -> None:

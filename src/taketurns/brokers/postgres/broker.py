@@ -65,7 +65,7 @@ class PostgresBroker:
         self._listen_url = listen_url or database.url
         self._make_token = make_token
         self.notifier = wakeups.Notifier(database)
-        self._gathering = Gathering(self._enqueue_together)
+        self._gathering = Gathering(self._enqueue_together, patience_seconds=database.statement_timeout)
 
     async def enqueue(
         self,

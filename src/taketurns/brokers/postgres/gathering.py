@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from taketurns.engine.errors import InvalidData, QueueFull, QuotaExceeded
+from taketurns.engine.errors import Busy, InvalidData, QueueFull, QuotaExceeded
 from taketurns.engine.task import Enqueued, NewTask
 
 MOST_TOGETHER: Final = 100
@@ -21,11 +21,12 @@ LARGEST_PAYLOAD: Final = 16 * 1024  # characters; what is larger goes by itself
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A task, and where it comes from."""
+    """A task, where it comes from, and when it came, by the loop's clock."""
 
     task: NewTask
     request_id: str | None
     traceparent: str | None
+    came_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
 Send = Callable[[str, Sequence[Submission]], Awaitable[list[Enqueued]]]
@@ -41,10 +42,15 @@ def may_go_together(tasks: Sequence[NewTask]) -> bool:
 
 
 class Gathering:
-    """What is submitted by one process, for each company one statement at a time."""
+    """What is submitted by one process, for each company one statement at a time.
 
-    def __init__(self, send: Send) -> None:
+    Who has waited for longer than `patience_seconds` is not sent any more, so that a server that stands still lets no
+    line grow in which everybody waits for all before it to fail.
+    """
+
+    def __init__(self, send: Send, *, patience_seconds: float) -> None:
         self._send = send
+        self._patience_seconds = patience_seconds
         self._waiting: dict[str, deque[Waiting]] = {}  # of the companies for which something is under way
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -62,6 +68,7 @@ class Gathering:
 
     def _go_on(self, company: str) -> None:
         waiting = self._waiting[company]
+        self._refuse_overdue(waiting)
         while waiting and waiting[0][1].done():  # whoever waited has given up
             waiting.popleft()
         if not waiting:
@@ -71,6 +78,13 @@ class Gathering:
         sending = asyncio.create_task(self._send_together(company, together), name="enqueue together")
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
+
+    def _refuse_overdue(self, waiting: deque[Waiting]) -> None:
+        latest = asyncio.get_running_loop().time() - self._patience_seconds
+        while waiting and waiting[0][0].came_at < latest:
+            _, made = waiting.popleft()
+            if not made.done():
+                made.set_exception(Busy())
 
     async def _send_together(self, company: str, together: Sequence[Waiting]) -> None:
         try:
