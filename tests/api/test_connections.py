@@ -12,8 +12,11 @@ import psycopg
 import pytest
 from httpx2 import AsyncClient
 
+from taketurns.api.task_types import TaskTypes
 from taketurns.companies.directory import Company
 from taketurns.engine import limits
+from taketurns.engine.errors import Busy
+from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database, conninfo
 from tests.waiting import PATIENCE
 
@@ -114,3 +117,17 @@ async def nobody_works(database: Database) -> None:
                 return
             await asyncio.sleep(0.05)
     pytest.fail("connections are still held in a transaction")
+
+
+async def test_nobody_waits_for_one_reading_of_types_after_the_other(database: Database) -> None:  # fault 043
+    types = TaskTypes(database, Registry(), patience_seconds=0.0)
+    async with database.transaction() as connection:
+        await connection.execute("lock table taketurns.task_types in access exclusive mode")
+        first = asyncio.create_task(types.all())
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(Busy):
+                await types.all()
+        assert not first.done()
+    assert await first == []
+    assert await types.all() == []

@@ -25,6 +25,7 @@ from taketurns.storage.ids import new_id
 from tests.api import keyed
 from tests.api.conftest import process_nothing
 from tests.api.keyed import STAMP, House, bearer
+from tests.waiting import eventually
 
 DAILY = {"requests": 1, "seconds": 86_400, "burst": 3}
 HOME, ELSEWHERE = "192.0.2.1", "192.0.2.2"
@@ -269,6 +270,22 @@ async def test_keys_that_are_known_already_go_on_at_an_address_that_guesses(hous
     assert await codes(guarded.client, 5, key=good) == [200] * 5
     assert (await codes(guarded.client, 2, key=revoked))[-1] == 429
     assert await codes(guarded.client, 1, key=good[:-1] + ("a" if good[-1] != "a" else "b")) == [429]
+
+
+async def test_nobody_waits_for_all_the_looks_that_came_before(
+    house: House, begin: Begin, database: Database
+) -> None:  # fault 043
+    guarded = await begin(wrong_keys=WrongKeys(Rate(1, 86_400, 1), patience_seconds=0.0))
+    good = bearer(await house.company_key(house.acme))
+    async with database.transaction() as connection:
+        await connection.execute("lock table taketurns.api_keys in access exclusive mode")
+        first = asyncio.create_task(guarded.client.get("/tasks", headers=good))
+        await eventually(lambda: bool(guarded.guard.keyring._reads))
+        late = [await guarded.client.get("/tasks", headers=good) for _ in range(2)]
+        assert [(answer.status_code, answer.json()["code"]) for answer in late] == [(503, "unavailable")] * 2
+        assert not first.done()
+    assert (await first).status_code == 200
+    assert await codes(guarded.client, 3, key=good["authorization"].split()[1]) == [200] * 3
 
 
 async def test_other_addresses_and_other_networks_are_not_the_one_that_guesses(house: House, begin: Begin) -> None:

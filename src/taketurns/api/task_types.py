@@ -16,12 +16,13 @@ import jsonschema_rs
 import orjson
 from sqlalchemy import Text, cast, select
 
-from taketurns.engine.errors import InvalidPayload, UnknownType
+from taketurns.engine.errors import Busy, InvalidPayload, UnknownType
 from taketurns.engine.registry import Registry
 from taketurns.storage.database import Database, Row
 from taketurns.storage.models import TaskType as PublishedType
 
 FRESH_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,9 @@ class KnownType:
 class TaskTypes:
     """The types of this process's registry and those that workers have published."""
 
-    def __init__(self, database: Database, registry: Registry) -> None:
+    def __init__(self, database: Database, registry: Registry, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._database = database
+        self._patience_seconds = patience_seconds
         self._own = {
             task_type.name: KnownType(
                 name=task_type.name,
@@ -76,15 +78,23 @@ class TaskTypes:
         return sorted((self._published | self._own).values(), key=lambda known: known.name)
 
     async def _read(self) -> None:
-        """Read what is published; those who ask meanwhile wait for the same answer."""
+        """Read what is published; those who ask meanwhile wait for the same answer, but not for one failure after the
+        other: raises Busy."""
         asked_at = time.monotonic()
-        async with self._reading:
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                await self._reading.acquire()
+        except TimeoutError:
+            raise Busy("the types of task are read too slowly at the moment: try again later") from None
+        try:
             if self._read_at > asked_at:
                 return
             began_at = time.monotonic()
             rows = await self._database.fetch(_PUBLISHED)
             self._published = {row[0]: self._known(row) for row in rows}
             self._read_at = began_at
+        finally:
+            self._reading.release()
 
     def _known(self, row: Row) -> KnownType:
         name, queue, priority, max_retries, timeout_seconds, text = row

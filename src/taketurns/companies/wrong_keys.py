@@ -8,10 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from taketurns.companies.errors import TooManyWrongKeys
 from taketurns.companies.throttle import Throttle, network
+from taketurns.engine.errors import Busy
 from taketurns.engine.rate import Rate
+
+PATIENCE_SECONDS: Final = 15.0
 
 
 @dataclass(slots=True)
@@ -25,9 +29,12 @@ class _Looks:
 class WrongKeys:
     """How often addresses came without a key that works."""
 
-    def __init__(self, rate: Rate, *, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, rate: Rate, *, throttle: Throttle | None = None, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._rate = rate
         self._throttle = Throttle() if throttle is None else throttle
+        self._patience_seconds = patience_seconds
         self._looks: dict[str, _Looks] = {}
 
     def count(self, address: str) -> None:
@@ -38,10 +45,15 @@ class WrongKeys:
     async def look(self, address: str) -> AsyncIterator[Callable[[], None]]:
         """Let a key be looked up in here, and be told if it does not work. Raises TooManyWrongKeys.
 
-        While as many are looked up as the address may still get wrong, the next one waits: it may be a good one.
+        While as many are looked up as the address may still get wrong, the next one waits: it may be a good one. It
+        does not wait for all that came before it while none of them is answered: raises Busy.
         """
         name = network(address)
-        await self._wait_for_room(name)
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                await self._wait_for_room(name)
+        except TimeoutError:
+            raise Busy("keys are looked up too slowly at the moment: try again later") from None
         looks = self._looks.setdefault(name, _Looks())
         looks.count += 1
         try:
