@@ -114,7 +114,7 @@ class Ours(Adapter):
             )
         redis = adapter.connect_redis()
         lines = [f"{CELL}:line:{company.decode()}:default" for company in redis.smembers(f"{CELL}:companies")]
-        return int(redis.scard(f"{CELL}:processing") + sum(redis.zcard(line) for line in lines))
+        return int(redis.hlen(f"{CELL}:processing") + sum(redis.zcard(line) for line in lines))
 
 
 async def _make_companies() -> None:
