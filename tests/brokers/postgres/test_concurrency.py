@@ -72,7 +72,7 @@ end $$;
 
 create or replace function settle_in_turn(
     uuid[], uuid[], uuid[], text[], text[], text[], double precision[]
-) returns table (company_id uuid, task_id uuid) language plpgsql volatile as $$
+) returns setof uuid language plpgsql volatile as $$
 begin
     perform pg_advisory_xact_lock(cell_lock());
     return query select * from settle($1, $2, $3, $4, $5, $6, $7);
