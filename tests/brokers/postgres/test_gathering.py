@@ -129,6 +129,17 @@ async def test_who_has_waited_for_too_long_is_not_submitted(cell: PostgresCell, 
     assert (await come()).created_at is not None
 
 
+async def test_what_was_given_up_while_it_waited_is_not_submitted(cell: PostgresCell, acme: UUID) -> None:
+    async with one_under_way(cell, acme) as first:
+        others = [asyncio.create_task(submit(cell)) for _ in range(6)]
+        await asyncio.sleep(0)
+        for given_up in (others[0], others[3], others[5]):
+            given_up.cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(first, *others, return_exceptions=True)
+    assert moments(cell) == [1, 3]
+
+
 async def test_a_company_that_nobody_knows_is_told_to_each(cell: PostgresCell) -> None:
     outcomes = await asyncio.gather(*(submit(cell, company="nobody") for _ in range(5)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [UnknownCompany] * 5

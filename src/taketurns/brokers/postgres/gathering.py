@@ -69,12 +69,14 @@ class Gathering:
     def _go_on(self, company: str) -> None:
         waiting = self._waiting[company]
         self._refuse_overdue(waiting)
-        while waiting and waiting[0][1].done():  # whoever waited has given up
-            waiting.popleft()
-        if not waiting:
+        together: list[Waiting] = []
+        while waiting and len(together) < MOST_TOGETHER:
+            submission, made = waiting.popleft()
+            if not made.done():  # or whoever waited has given up
+                together.append((submission, made))
+        if not together:
             del self._waiting[company]
             return
-        together = [waiting.popleft() for _ in range(min(len(waiting), MOST_TOGETHER))]
         sending = asyncio.create_task(self._send_together(company, together), name="enqueue together")
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -89,39 +91,50 @@ class Gathering:
     async def _send_together(self, company: str, together: Sequence[Waiting]) -> None:
         try:
             made = await self._send(company, [submission for submission, _ in together])
-        except (QuotaExceeded, QueueFull, InvalidData):  # it may be one of them, or the last of them, that is too much
-            await asyncio.gather(*(self._send_after_all(company, waiting) for waiting in together))
+        except (QuotaExceeded, QueueFull, InvalidData) as error:
+            if len(together) > 1:  # it may be one of them, or the last of them, that is too much
+                await self._send_in_turn(company, together)
+            else:
+                _fail(together, error)
         except BaseException as error:
-            for _, future in together:
-                _fail(future, error)
+            _fail(together, error)
             if not isinstance(error, Exception):
                 raise
         else:
             for enqueued in made:
-                _answer(together[enqueued.position][1], replace(enqueued, position=0))
+                _answer(together[enqueued.position], replace(enqueued, position=0))
         finally:
             self._go_on(company)
 
-    async def _send_after_all(self, company: str, waiting: Waiting) -> None:
-        submission, future = waiting
-        try:
-            _answer(future, await self._send_alone(company, submission))
-        except Exception as error:
-            _fail(future, error)
+    async def _send_in_turn(self, company: str, together: Sequence[Waiting]) -> None:
+        """One after another. What fails for another reason than its own data fails for all that are left."""
+        for position, (submission, made) in enumerate(together):
+            if made.done():
+                continue
+            try:
+                _answer(together[position], await self._send_alone(company, submission))
+            except InvalidData as error:
+                _fail([together[position]], error)
+            except Exception as error:
+                _fail(together[position:], error)
+                return
 
     async def _send_alone(self, company: str, submission: Submission) -> Enqueued:
         (made,) = await self._send(company, [submission])
         return made
 
 
-def _answer(future: asyncio.Future[Enqueued], made: Enqueued) -> None:
-    if not future.done():
-        future.set_result(made)
+def _answer(waiting: Waiting, enqueued: Enqueued) -> None:
+    _, made = waiting
+    if not made.done():
+        made.set_result(enqueued)
 
 
-def _fail(future: asyncio.Future[Enqueued], error: BaseException) -> None:
-    if not future.done():
+def _fail(together: Sequence[Waiting], error: BaseException) -> None:
+    for _, made in together:
+        if made.done():
+            continue
         if isinstance(error, asyncio.CancelledError):
-            future.cancel()
+            made.cancel()
         else:
-            future.set_exception(error)
+            made.set_exception(error)
