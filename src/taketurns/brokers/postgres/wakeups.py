@@ -22,6 +22,12 @@ Answer = TypeVar("Answer")
 BURST_SECONDS = 0.002
 ALIVE_SECONDS = 15.0
 
+# A notice is no longer there after a crash, so nobody waits until the disk has its commit.
+_NOTIFY = """
+    select pg_notify(%s, queue)
+    from (select set_config('synchronous_commit', 'off', true) offset 0) s, unnest(%s::text[]) as queue
+"""
+
 
 def channel(schema: str) -> str:
     """The channel of a cell; its payload is the name of a queue that got work."""
@@ -54,7 +60,7 @@ class Notifier:
             try:
                 async with self._database.connection() as connection:
                     await connection.execute(
-                        "select pg_notify(%s, queue) from unnest(%s::text[]) as queue",
+                        _NOTIFY,
                         (self._channel, list(queues)),
                     )
             except Unavailable:
