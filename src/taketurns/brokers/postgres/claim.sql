@@ -84,6 +84,11 @@ declare
     started_before integer[];
     taken_before integer;
     passed_over integer;
+    is_first boolean;
+    is_alone boolean;
+    has_run_out boolean;
+    lines_over integer;
+    idle_place bigint;
     shares_matter boolean;
     known rotations;
     reached bigint;
@@ -116,14 +121,11 @@ declare
     chosen_turns integer[];
     chosen_places bigint[];
     chosen_weights integer[];
-    chosen_ends bigint[];
     rooms integer[];
-    span bigint;
     sight_place bigint;
     sight_company uuid;
     listed integer;
     most_turns integer;
-    exhausted boolean;
     head_rows tid[];
     head_places bigint[];
     served_turns integer[];
@@ -187,6 +189,7 @@ begin
     loop
         holders_before := holders;
         holdings_before := holdings;
+        lines_over := 0;
         foreach line in array in_queues loop
             exit when free = 0;
             known := null;
@@ -197,6 +200,8 @@ begin
             behind_company := everybody;
             look := 1;
             passed_over := cardinality(holders_before) - cardinality(full_companies);
+            is_first := true;
+            has_run_out := false;
             while free > 0 loop
                 -- Who stands nearest, behind the last turn that was looked at, and how many more hands each may have
                 -- (-1: none, for it is paused or gone). A company that is passed over holds its share, so as many more
@@ -249,7 +254,14 @@ begin
                 cross join lateral (
                     select z.until is not null or c.max_in_flight <= h.hands or r.starts = 0 as is_reached) l;
 
-                exit when near_rows is null;
+                if near_rows is null then
+                    has_run_out := is_first;
+                    exit;
+                end if;
+                -- A company that waits alone shares with nobody.
+                is_alone := cardinality(near_rows) = 1 and not is_over_dead_rows and not exists (
+                    select from lines l where l.rests_place is null and l.company_id <> near_companies[1]);
+                shares_matter := shares_matter and not is_alone;
                 any_is_rated := any_is_rated or some_are_rated;
                 if near_resting is not null then
                     resting_rows := resting_rows || near_resting;
@@ -273,13 +285,11 @@ begin
                             is_over_dead_rows) w;
                     end if;
 
-                    -- How many hands each may have, and where a turn might be missing: one of a company that was not
-                    -- looked at, or one of whose turns not all are listed.
-                    select array_agg(n.room), greatest(reached, min(n.place) filter (where n.room > 0)),
-                        (look * free + count(*) filter (where n.room > 0)) * 32768
-                            / sum(n.weight) filter (where n.room > 0),
+                    -- How many hands each may have, and how far it is looked: as far as about so many turns go.
+                    select array_agg(n.room), greatest(reached, min(n.place) filter (where n.room > 0))
+                            + (look * free * 32768 - 1) / sum(n.weight) filter (where n.room > 0),
                         held_back or bool_or(n.room < n.below_limits and n.below_limits > 0)
-                    into rooms, sight_place, span, held_back
+                    into rooms, sight_place, held_back
                     from (
                         select n.place, n.weight, n.room as below_limits, case when lifted then n.room else least(
                             n.room,
@@ -290,39 +300,26 @@ begin
                         from unnest(near_places, near_weights, near_hands, near_rooms) as n(place, weight, hands, room)
                         offset 0
                     ) n;
-                    sight_place := sight_place + span - 1;
                     sight_company := everybody;
                     if look_is_full and (near_places[cardinality(near_rows)] <= sight_place) is not false then
                         sight_place := near_places[cardinality(near_rows)];
                         sight_company := near_companies[cardinality(near_rows)];
                     end if;
 
-                    -- Their turns in order of place, as far as that.
+                    -- How many turns each has as far as that.
                     select array_agg(c.row_id), array_agg(c.company_id), array_agg(c.place), array_agg(c.weight),
-                        array_agg(c.turns), array_agg(c.furthest), coalesce(sum(c.turns), 0), coalesce(max(c.turns), 0)
-                    into chosen_rows, chosen_companies, chosen_places, chosen_weights, chosen_turns, chosen_ends,
-                        listed, most_turns
+                        array_agg(c.turns), coalesce(sum(c.turns), 0), coalesce(max(c.turns), 0)
+                    into chosen_rows, chosen_companies, chosen_places, chosen_weights, chosen_turns, listed, most_turns
                     from (
-                        select t.row_id, t.company_id, t.place, t.weight, count(*)::integer as turns,
-                            max(t.turn_place) as furthest
-                        from (
-                            select t.*
-                            from (
-                                select n.*, case when k.turn = 1 then n.place
-                                    else turn_place(greatest(n.place, reached), n.weight, k.turn - 1) end as turn_place
-                                from unnest(near_rows, near_companies, near_places, near_weights, rooms)
-                                    as n(row_id, company_id, place, weight, room)
-                                cross join lateral generate_series(
-                                    1, least(n.room, n.weight * span / 32768 + 2)::integer) as k(turn)
-                            ) t
-                            where (t.turn_place, t.company_id) <= (sight_place, sight_company)
-                            order by t.turn_place, t.company_id
-                            limit look * free
-                        ) t
-                        group by t.row_id, t.company_id, t.place, t.weight
+                        select n.*, least(n.room, 1 + turns_between(greatest(n.place, reached),
+                            sight_place - (n.company_id > sight_company)::integer, n.weight))::integer as turns
+                        from unnest(near_rows, near_companies, near_places, near_weights, rooms)
+                            as n(row_id, company_id, place, weight, room)
+                        where n.room > 0 and (n.place, n.company_id) <= (sight_place, sight_company)
+                        offset 0
                     ) c;
 
-                    exit when lifted or shares_matter or most_turns < 2;
+                    exit when lifted or is_alone or shares_matter or most_turns < 2;
                     shares_matter := true;
                 end loop;
                 if -1 = any (near_rooms) then
@@ -371,77 +368,83 @@ begin
                 end if;
 
                 -- They change hands; the places of those served move on.
-                with taken as (
-                    delete from pending_tasks p
-                    using unnest(head_rows, head_places) as h(row_id, turn_place)
-                    where p.ctid = h.row_id
-                    returning p.*, h.turn_place
-                ), moved as (
-                    insert into processing_tasks (company_id, task_id, queue, priority, run_after, type, retry_count,
-                        rescue_count, event_number, worker_id, claim_token, claimed_at)
-                    select t.company_id, t.task_id, t.queue, t.priority, t.run_after, t.type, t.retry_count,
-                        t.rescue_count, t.event_number + 1, for_worker, with_token, moment
-                    from taken t
-                ), served as materialized (
-                    select c.row_id, c.company_id, coalesce(s.turns, 0) as turns, s.furthest,
-                        case when s.turns > 0 then turn_place(greatest(c.place, reached), c.weight, s.turns)
-                            else c.place end as next_place
-                    from unnest(chosen_rows, chosen_companies, chosen_places, chosen_weights)
-                        as c(row_id, company_id, place, weight)
-                    left join (
-                        select t.company_id, count(*)::integer as turns, max(t.turn_place) as furthest
-                        from taken t group by t.company_id
-                    ) s on s.company_id = c.company_id
-                ), advanced as (
-                    update turns t
-                    set place = s.next_place, floor_priority = null, floor_run_after = null, floor_task_id = null
-                    from served s
-                    where t.ctid = s.row_id and t.company_id is not distinct from s.company_id and s.turns > 0
-                        and not is_over_dead_rows
-                )
-                select t.*, s.*
-                into pass_companies, pass_tasks, pass_run_afters, pass_retries, pass_rescues, pass_events,
-                    served_turns, next_places, furthest
-                from (
-                    select coalesce(array_agg(t.company_id), '{}'), coalesce(array_agg(t.task_id), '{}'),
-                        array_agg(t.run_after), array_agg(t.retry_count), array_agg(t.rescue_count),
-                        array_agg(t.event_number + 1)
-                    from (select * from taken t order by t.turn_place, t.company_id) t
-                ) t
-                cross join (
-                    select array_agg(s.turns), array_agg(s.next_place), max(s.furthest) from served s
-                ) s;
-                reached := greatest(reached, furthest);
+                if head_rows is null then
+                    pass_companies := '{}';
+                    pass_tasks := '{}';
+                    served_turns := array_fill(0, array[coalesce(cardinality(chosen_rows), 0)]);
+                    next_places := chosen_places;
+                else
+                    with taken as (
+                        delete from pending_tasks p
+                        using unnest(head_rows, head_places) as h(row_id, turn_place)
+                        where p.ctid = h.row_id
+                        returning p.*, h.turn_place
+                    ), moved as (
+                        insert into processing_tasks (company_id, task_id, queue, priority, run_after, type, retry_count,
+                            rescue_count, event_number, worker_id, claim_token, claimed_at)
+                        select t.company_id, t.task_id, t.queue, t.priority, t.run_after, t.type, t.retry_count,
+                            t.rescue_count, t.event_number + 1, for_worker, with_token, moment
+                        from taken t
+                    ), served as materialized (
+                        select c.row_id, c.company_id, coalesce(s.turns, 0) as turns, s.furthest,
+                            case when s.turns > 0 then turn_place(greatest(c.place, reached), c.weight, s.turns)
+                                else c.place end as next_place
+                        from unnest(chosen_rows, chosen_companies, chosen_places, chosen_weights)
+                            as c(row_id, company_id, place, weight)
+                        left join (
+                            select t.company_id, count(*)::integer as turns, max(t.turn_place) as furthest
+                            from taken t group by t.company_id
+                        ) s on s.company_id = c.company_id
+                    ), advanced as (
+                        update turns t
+                        set place = s.next_place, floor_priority = null, floor_run_after = null, floor_task_id = null
+                        from served s
+                        where t.ctid = s.row_id and t.company_id is not distinct from s.company_id and s.turns > 0
+                            and not is_over_dead_rows
+                    )
+                    select t.*, s.*
+                    into pass_companies, pass_tasks, pass_run_afters, pass_retries, pass_rescues, pass_events,
+                        served_turns, next_places, furthest
+                    from (
+                        select coalesce(array_agg(t.company_id), '{}'), coalesce(array_agg(t.task_id), '{}'),
+                            array_agg(t.run_after), array_agg(t.retry_count), array_agg(t.rescue_count),
+                            array_agg(t.event_number + 1)
+                        from (select * from taken t order by t.turn_place, t.company_id) t
+                    ) t
+                    cross join (
+                        select array_agg(s.turns), array_agg(s.next_place), max(s.furthest) from served s
+                    ) s;
+                    reached := greatest(reached, furthest);
+                    taken_companies := taken_companies || pass_companies;
+                    taken_tasks := taken_tasks || pass_tasks;
+                    taken_run_afters := taken_run_afters || pass_run_afters;
+                    taken_retries := taken_retries || pass_retries;
+                    taken_rescues := taken_rescues || pass_rescues;
+                    taken_events := taken_events || pass_events;
+                end if;
                 if is_over_dead_rows then
                     perform advance_floors(chosen_rows, chosen_companies, next_places, pass_companies, pass_tasks);
                 end if;
-
-                taken_companies := taken_companies || pass_companies;
-                taken_tasks := taken_tasks || pass_tasks;
-                taken_run_afters := taken_run_afters || pass_run_afters;
-                taken_retries := taken_retries || pass_retries;
-                taken_rescues := taken_rescues || pass_rescues;
-                taken_events := taken_events || pass_events;
                 passed_over := 0;
-                exhausted := listed < look * free;
                 free := free - cardinality(pass_tasks);
                 if free > 0 then
                     look := least(64, case when pass_tasks = '{}' then look * 2
                         else (listed + cardinality(pass_tasks) - 1) / cardinality(pass_tasks) end);
                     behind_place := sight_place;
                     behind_company := sight_company;
-                    if not exhausted then
-                        select c.place, c.company_id into behind_place, behind_company
-                        from unnest(chosen_ends, chosen_companies) as c(place, company_id)
-                        order by c.place desc nulls last, c.company_id desc limit 1;
-                    end if;
-                    if lifted then
-                        select greatest(reached, max(s.place)) into reached
+                    select is_first and not look_is_full and cardinality(chosen_rows) = cardinality(near_rows)
+                            and bool_and(s.has_run_out),
+                        max(s.place) filter (where s.has_run_out and s.place <= coalesce(behind_place, s.place))
+                    into has_run_out, idle_place
+                    from (
+                        select s.place, s.served < s.turns or s.turns = 0 as has_run_out
                         from unnest(chosen_turns, served_turns, next_places) as s(turns, served, place)
-                        where (s.served < s.turns or s.turns = 0) and s.place <= coalesce(behind_place, s.place);
+                    ) s;
+                    if lifted or has_run_out then
+                        reached := greatest(reached, idle_place);
                     end if;
                 end if;
-                if free > 0 or any_is_rated then
+                if pass_tasks <> '{}' and (free > 0 or any_is_rated) then
                     select array_agg(h.company_id), array_agg(h.hands), array_agg(h.started)
                     into holders, holdings, started
                     from (
@@ -454,12 +457,16 @@ begin
                         group by h.company_id
                     ) h;
                 end if;
-                if may_leave > 0 and 0 = any (served_turns) then
+                if may_leave > 0 and (0 = any (served_turns) or has_run_out) then
                     may_leave := may_leave - leave_rotation(
-                        line, chosen_rows, chosen_companies, next_places, served_turns, reached, may_leave);
+                        line, chosen_companies, next_places, chosen_turns, served_turns, reached, may_leave);
                 end if;
-                exit when free > 0 and behind_place is null;
+                exit when free > 0 and (has_run_out or behind_place is null);
+                is_first := false;
             end loop;
+            if has_run_out then
+                lines_over := lines_over + 1;
+            end if;
 
             if reached > coalesce(known.place, 0) then
                 with left_behind as (
@@ -470,7 +477,7 @@ begin
                     order by t.queue, t.place, t.company_id limit 1)));
             end if;
         end loop;
-        exit when lifted or free = 0;
+        exit when lifted or free = 0 or lines_over = cardinality(in_queues);
         -- What those who ran out do not want is shared by those who were held back: it is counted again who waits. When
         -- nobody was found so, shares are lifted.
         lifted := held_back is not true or cardinality(taken_companies) = coalesce(taken_before, 0);

@@ -10,6 +10,14 @@ as $$
         + (2 * ((2 * (after % 32768 + 1) * weight + 32768) / 65536 + ahead) - 1) * 32768 / (2 * weight)
 $$;
 
+-- How many turns of a company of this weight come behind the place `after`, as far as `sight`.
+create or replace function turns_between(after bigint, sight bigint, weight integer) returns bigint
+language sql immutable
+as $$
+    select greatest(0, (2 * (sight - after + after % 32768 + 1) * weight + 32767) / 65536
+        - (2 * (after % 32768 + 1) * weight + 32768) / 65536)
+$$;
+
 -- Put a company into the rotation of the queues where it has no line yet: a newcomer's turn comes at the place that the
 -- rotation has reached, as far as is known here. If it has moved on meanwhile, the turn is late, and taken at once.
 -- Whoever makes a company's work claimable calls this in the same transaction. It takes the company's lock, shared,
@@ -57,15 +65,16 @@ language sql stable
 set search_path from current
 as $$ select coalesce((select r.place from rotations r where r.queue = in_queue order by r.place desc limit 1), 0) $$;
 
--- Let companies leave the rotation of a queue: of these turns, in which nothing was served, those that the rotation has
--- passed, if there is no work, or none that may be done. Answers how many were looked at, at most `most`: each takes a
--- lock, and the server's table of them is small. Who is about to join keeps its turn: see company_lock.
--- Safe because it runs under the cell's lock. Lives on pending_tasks_pkey and lines_pkey.
+-- Let companies leave the rotation of a queue: of those that were served less often than it was their turn, those whose
+-- next place the rotation has passed, if there is no work, or none that may be done. Answers how many were looked at, at
+-- most `most`: each takes a lock, and the server's table of them is small. Who is about to join keeps its turn: see
+-- company_lock.
+-- Safe because it runs under the cell's lock. Lives on turns_pkey, pending_tasks_pkey and lines_pkey.
 create or replace function leave_rotation(
     in_queue text,
-    turn_rows tid[],
     companies uuid[],
     places bigint[],
+    turns integer[],
     served integer[],
     reached bigint,
     most integer
@@ -74,23 +83,23 @@ language plpgsql volatile
 set search_path from current
 as $$
 declare
-    idle_rows tid[];
     idle_companies uuid[];
+    idle_places bigint[];
 begin
-    select array_agg(i.row_id), array_agg(i.company_id) into idle_rows, idle_companies
+    select array_agg(i.company_id), array_agg(i.place) into idle_companies, idle_places
     from (
-        select i.row_id, i.company_id
-        from unnest(turn_rows, companies, places, served) as i(row_id, company_id, place, served)
-        where i.served = 0 and i.place <= reached
+        select i.company_id, i.place
+        from unnest(companies, places, turns, served) as i(company_id, place, turns, served)
+        where (i.served < i.turns or i.turns = 0) and i.place <= reached
         limit most
     ) i
     where pg_try_advisory_xact_lock(company_lock(current_schema()::text, i.company_id));
-    if idle_rows is null then
+    if idle_companies is null then
         return 0;
     end if;
     with leaving as materialized (
-        select i.row_id, i.company_id
-        from unnest(idle_rows, idle_companies) as i(row_id, company_id)
+        select i.company_id, i.place
+        from unnest(idle_companies, idle_places) as i(company_id, place)
         left join lateral (select c.paused from companies c where c.id = i.company_id offset 0) c on true
         left join lateral (
             select true as found from pending_tasks p
@@ -98,9 +107,10 @@ begin
             order by p.queue, p.company_id, p.priority, p.run_after, p.task_id limit 1) p on true
         where coalesce(c.paused, true) or p.found is null
     ), turns_left as (
-        delete from turns t where t.ctid = any (array(select l.row_id from leaving l)) and t.queue = in_queue
+        delete from turns t using leaving l
+        where t.queue = in_queue and t.place = l.place and t.company_id = l.company_id
     )
     delete from lines x using leaving l where x.company_id = l.company_id and x.queue = in_queue;
-    return cardinality(idle_rows);
+    return cardinality(idle_companies);
 end
 $$;
