@@ -115,6 +115,14 @@ class Browser:
             answer = await self.client.get(answer.headers["location"])
         return answer
 
+    async def confirm(self, form: FormOnPage) -> Response:
+        """Send a form that asks something first, and say that it is meant."""
+        asked = Page((await self.submit(form)).text)
+        (heading,) = asked.all("h1")
+        assert heading.text == "Are you sure?"
+        assert form.fields["question"] in "".join(asked.texts)
+        return await self.submit(asked.form(form.action))
+
     async def sign_in(self, key: str) -> Response:
         form = (await self.page("/sign-in")).form("/sign-in")
         return await self.submit(form, key=key)

@@ -145,9 +145,20 @@ async def test_axe_finds_nothing_where_somebody_is_asked(
             await page.get_by_role("button", name="Sign in").click()
             await (page.get_by_text(told) if told else page.get_by_role("heading", name="Overview")).first.wait_for()
             await no_violations(page, told or "overview")
+        (task,) = await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
+        for path in ("/companies", "/companies/acme", f"/companies/acme/tasks/{task.task_id}"):
+            await page.goto(f".{path}")
+            await page.locator(".opens > summary").click()
+            await page.locator(".opens form").wait_for()
+            await no_violations(page, f"{path}, opened")
+        for path in ("/tasks/new", "/schedules/new", "/schedules/new?company=acme"):
+            await page.goto(f".{path}")
+            await no_violations(page, path)
+        await page.get_by_role("button", name="Create it").evaluate("button => button.form.noValidate = true")
+        await page.get_by_role("button", name="Create it").click()
+        await page.get_by_role("alert").wait_for()
+        await no_violations(page, "a schedule that cannot be")
         for path, button in (
-            ("/companies", "New company"),
-            ("/companies/acme", "Pause …"),
             ("/tasks?company=acme&status=pending", "Keys"),
             ("/settings", "Revoke"),
         ):
@@ -236,6 +247,66 @@ async def test_who_does_not_confirm_changes_nothing(chromium: Browser, app: Fast
         await page.get_by_role("button", name="Cancel").click()
         await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
         await page.get_by_text("The task is cancelled.").wait_for()
+
+
+async def test_every_form_opens_and_asks_without_scripts(
+    chromium: Browser, app: FastAPI, furnished: None, broker: PostgresBroker
+) -> None:
+    (task,) = await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
+    async with looking(chromium, app, java_script_enabled=False) as page:
+        await page.goto("./companies")
+        assert not await page.get_by_role("button", name="Live").is_visible()
+        await page.locator(".opens > summary").click()
+        await page.get_by_label("Name", exact=True).fill("Initech")
+        await page.get_by_role("button", name="Take it in").click()
+        await page.wait_for_url("**/companies/initech")
+        await page.locator(".opens > summary").click()
+        await page.get_by_role("button", name="Pause", exact=True).click()
+        await page.get_by_text("Initech is paused.").wait_for()
+        await page.goto(f"./companies/acme/tasks/{task.task_id}")
+        await page.locator(".opens > summary").click()
+        await page.get_by_label("Not before").fill("2h")
+        await page.get_by_role("button", name="Reschedule", exact=True).click()
+        await page.get_by_text("The task waits for that time.").wait_for()
+        await page.get_by_role("button", name="Cancel").click()
+        await page.get_by_role("heading", name="Are you sure?").wait_for()
+        await page.get_by_role("link", name="Leave it").click()
+        await page.get_by_text("Why is it waiting?").wait_for()
+        await page.get_by_role("button", name="Cancel").click()
+        await page.get_by_role("button", name="Cancel").click()
+        await page.get_by_text("The task is cancelled.").wait_for()
+        await page.goto("./live")
+        await page.get_by_text("The lanes are drawn by a script").wait_for()
+        assert not await page.get_by_text("Connecting …").is_visible()
+
+
+async def test_an_opened_form_is_closed_by_keys_and_keeps_the_page_as_it_is(
+    chromium: Browser, app: FastAPI, furnished: None
+) -> None:
+    async with looking(chromium, app) as page:
+        await page.goto("./companies")
+        opener = page.locator(".opens > summary")
+        await opener.focus()
+        await page.keyboard.press("Enter")
+        await page.get_by_label("Name", exact=True).and_(page.locator(":focus")).wait_for()
+        await page.locator(".live").click(trial=True)
+        await page.keyboard.press("Escape")
+        await page.locator(".opens:not([open])").wait_for()
+        assert await opener.evaluate("opener => opener === document.activeElement")
+
+
+async def test_the_cursor_is_at_the_same_time_on_every_chart(chromium: Browser, app: FastAPI, furnished: None) -> None:
+    async with looking(chromium, app) as page:
+        await page.goto("./companies/acme")
+        first = page.locator(".u-over").first
+        await first.hover()
+        tips = page.locator(".u-over .tip")
+        await tips.nth(1).wait_for()
+        whens = [await tips.nth(number).locator("p").first.inner_text() for number in range(2)]
+        assert whens[0] == whens[1]
+        await page.mouse.move(5, 5)
+        await tips.first.wait_for(state="detached")
+        assert await tips.count() == 0
 
 
 async def test_a_list_stays_up_to_date_but_not_under_a_selection(

@@ -177,8 +177,13 @@ async def test_a_limit_that_cannot_be_is_told_beside_what_was_typed(
 async def test_a_company_is_taken_in_and_deleted(browser: Browser, database: Database, broker: PostgresBroker) -> None:
     answer = await browser.submit((await browser.page("/companies")).form("/companies"), name="Umbrella", slug="")
     assert str(answer.url).endswith("/companies/umbrella")
-    taken = await browser.post("/companies", {"token": await browser.token(), "name": "Other", "slug": "umbrella"})
-    assert "umbrella" in (await browser.page(taken.headers["location"])).text
+    taken = await browser.submit(
+        (await browser.page("/companies")).form("/companies"), name="Other <b>", slug="umbrella"
+    )
+    assert taken.status_code == 422
+    assert "umbrella" in Page(taken.text).all("p", role="alert")[0].text
+    assert Page(taken.text).form("/companies").fields["name"] == "Other <b>"
+    assert "open" in Page(taken.text).all("details", **{"class": "opens"})[0].attributes
     await broker.enqueue("umbrella", [NewTask(type="anything", payload="{}")])
     form = (await browser.page("/companies/umbrella")).form("/delete")
     assert "Nothing was deleted" in (await browser.submit(form, slug="other")).text

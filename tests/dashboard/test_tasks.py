@@ -126,7 +126,7 @@ async def test_a_task_is_cancelled_run_again_and_forgotten(
 ) -> None:
     (made,) = await broker.enqueue("acme", [new()])
     path = f"/companies/acme/tasks/{made.task_id}"
-    answer = await browser.submit((await browser.page(path)).form("/cancel"))
+    answer = await browser.confirm((await browser.page(path)).form("/cancel"))
     assert "The task is cancelled." in Page(answer.text).text
     assert str(answer.url).endswith(path)
     answer = await browser.submit(Page(answer.text).form("/retry"))
@@ -135,8 +135,8 @@ async def test_a_task_is_cancelled_run_again_and_forgotten(
     found = await tasks.find(database, "acme", made.task_id)
     assert found is not None
     assert found.status is Status.PENDING
-    await browser.submit((await browser.page(path)).form("/cancel"))
-    answer = await browser.submit((await browser.page(path)).form("/delete"))
+    await browser.confirm((await browser.page(path)).form("/cancel"))
+    answer = await browser.confirm((await browser.page(path)).form("/delete"))
     assert "forgotten" in Page(answer.text).text
     assert (await browser.get(path)).status_code == 404
 
@@ -147,7 +147,7 @@ async def test_what_cannot_be_done_is_told_and_nothing_is_done(
     (made,) = await broker.enqueue("acme", [new()])
     form = (await browser.page(f"/companies/acme/tasks/{made.task_id}")).form("/cancel")
     await ended(broker, Outcome.COMPLETED)
-    answer = await browser.submit(form)
+    answer = await browser.confirm(form)
     assert "only a task that has not can be cancelled" in Page(answer.text).text
 
 
@@ -201,7 +201,7 @@ async def test_all_that_match_are_changed_once_their_number_was_seen(
     begun = await browser.submit(Page(asked.text).form("/tasks/change"))
     assert "/companies/acme/operations/" in str(begun.url)
     assert "The operation is under way." in Page(begun.text).text
-    aborted = await browser.submit(Page(begun.text).form("/abort"))
+    aborted = await browser.confirm(Page(begun.text).form("/abort"))
     assert "aborted" in Page(aborted.text).text
 
 
@@ -228,7 +228,10 @@ async def test_a_task_that_waits_is_put_off_to_a_time_and_brought_forward(
     (made,) = await broker.enqueue("acme", [NewTask(type="anything", payload="{}")])
     path = f"/companies/acme/tasks/{made.task_id}"
     form = (await browser.page(path)).form("/reschedule")
-    assert "A time is now" in (await browser.submit(form, run_after="tomorrow")).text
+    wrong = await browser.submit(form, run_after="tomorrow")
+    assert wrong.status_code == 422
+    assert "A time is now" in Page(wrong.text).text
+    assert Page(wrong.text).form("/reschedule").fields["run_after"] == "tomorrow"
     put_off = await browser.submit(form, run_after="2035-01-31 12:00")
     assert "The task waits for that time." in put_off.text
     assert "2035-01-31T12:00" in put_off.text
@@ -259,6 +262,34 @@ async def test_only_those_selected_are_changed(
     page = await browser.page("/tasks?company=acme")
     asked = await browser.submit(page.form("/tasks/change"), kind="cancel", task=str(made[1].task_id))
     assert "1 task of acme is to be cancelled" in Page(asked.text).text
+
+
+async def test_all_of_a_queue_are_not_mistaken_for_all(browser: Browser, broker: PostgresBroker, acme: Company) -> None:
+    made = await broker.enqueue("acme", [new(queue="mail"), new(queue="other")])
+    form = (await browser.page("/tasks?company=acme&queue=mail")).form("/tasks/change")
+    refused = await browser.submit(form, kind="cancel")
+    assert refused.status_code == 400
+    assert "Select the tasks" in Page(refused.text).text
+    asked = await browser.submit(form, kind="cancel", task=str(made[0].task_id))
+    assert "1 task of acme is to be cancelled" in Page(asked.text).text
+
+
+@pytest.mark.parametrize("made_by", ["new", "edited"])
+async def test_a_form_that_is_sent_twice_makes_one_task(
+    browser: Browser, broker: PostgresBroker, database: Database, acme: Company, made_by: str
+) -> None:
+    (made,) = await broker.enqueue("acme", [new()])
+    page, form_of = "/tasks/new?company=acme&type=anything", "/dashboard/tasks"
+    if made_by == "edited":
+        page, form_of = f"/companies/acme/tasks/{made.task_id}", "/edited"
+    form = (await browser.page(page)).form(form_of)
+    first, second = [await browser.submit(form, payload='{"value": 1}') for _ in range(2)]
+    assert first.url == second.url
+    another = await browser.submit(form, payload='{"value": 2}')
+    assert another.url != first.url
+    found = await tasks.page(database, acme.id, Filter(), limit=9)
+    assert found is not None
+    assert len(found.tasks) == 3
 
 
 async def test_a_page_of_all_companies_goes_no_further_than_what_was_looked_at(

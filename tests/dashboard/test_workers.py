@@ -12,7 +12,7 @@ from taketurns.engine.lease import Holder, Kind
 from taketurns.engine.orders import Wanted, WorkerState
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
-from tests.dashboard.browsing import Browser
+from tests.dashboard.browsing import Browser, Page
 
 
 def start(broker: PostgresBroker, name: str, *, kind: Kind = Kind.WORKER) -> UUID:
@@ -29,13 +29,17 @@ def beat(broker: PostgresBroker, worker_id: UUID, state: WorkerState) -> Wanted 
     return None if told is None else told.wanted
 
 
+def questions(page: Page) -> list[str]:
+    return [form.fields["question"] for form in page.forms if "question" in form.fields]
+
+
 @pytest.mark.parametrize("name", ["mail", "host.example:4711", "a name/with a slash", "<b>%2e?#&"])
 async def test_a_worker_is_drained_resumed_and_stopped_on_its_page(
     browser: Browser, broker: PostgresBroker, name: str
 ) -> None:
     worker_id = start(broker, name)
     page = await browser.page("/workers")
-    told = await browser.submit(page.form("/drain"))
+    told = await browser.confirm(page.form("/drain"))
     assert "It is told to take no more turns." in told.text
     assert "told to drain" in told.text
     assert beat(broker, worker_id, WorkerState.DRAINING) is Wanted.DRAIN
@@ -45,7 +49,7 @@ async def test_a_worker_is_drained_resumed_and_stopped_on_its_page(
     await browser.submit(page.form("/resume"))
     assert beat(broker, worker_id, WorkerState.RUNNING) is Wanted.RUN
     page = await browser.page("/workers")
-    await browser.submit(page.form("/stop"))
+    await browser.confirm(page.form("/stop"))
     assert beat(broker, worker_id, WorkerState.STOPPING) is Wanted.STOP
     page = await browser.page("/workers")
     assert "stopping" in page.text
@@ -57,19 +61,15 @@ async def test_a_worker_is_drained_resumed_and_stopped_on_its_page(
 
 async def test_orders_are_confirmed_and_say_whom_they_are_for(browser: Browser, broker: PostgresBroker) -> None:
     start(broker, "mail")
-    (drain, stop) = [
-        form.attributes["data-confirm"]
-        for form in (await browser.page("/workers")).all("form")
-        if "data-confirm" in form.attributes
-    ]
+    (drain, stop) = questions(await browser.page("/workers"))
     assert drain.startswith("Drain mail? No more turns are taken until Resume;")
     assert stop.startswith("Stop mail? The process ends once what it runs has ended")
     assert "No other worker takes turns now." in drain
     start(broker, "mail")
     start(broker, "other")
-    confirms = [form.attributes.get("data-confirm", "") for form in (await browser.page("/workers")).all("form")]
-    assert any(told.startswith("Drain the 2 processes of mail?") for told in confirms)
-    assert not any("No other worker" in told for told in confirms)
+    asked = questions(await browser.page("/workers"))
+    assert any(told.startswith("Drain the 2 processes of mail?") for told in asked)
+    assert not any("No other worker" in told for told in asked)
 
 
 async def test_what_ends_by_itself_is_given_no_orders(browser: Browser, broker: PostgresBroker) -> None:
@@ -97,7 +97,6 @@ async def test_who_takes_turns_of_jobs_is_told_apart_everywhere(
     rows = {row.text.split()[0]: " ".join(row.text.split()) for row in page.all("tr") if "id" in row.attributes}
     assert "for jobs" in rows["quick"]
     assert "for jobs" not in rows["mail"]
-    confirms = [form.attributes.get("data-confirm", "") for form in page.all("form")]
-    assert sum("No other worker takes turns now." in told for told in confirms) == 4
+    assert sum("No other worker takes turns now." in told for told in questions(page)) == 4
     (tile,) = [tile.text.split() for tile in (await browser.page("/")).all("a") if tile.text.startswith("Workers1")]
     assert " ".join(tile) == "Workers1all heard of, 1 more for jobs"

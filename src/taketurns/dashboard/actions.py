@@ -4,6 +4,7 @@ so that it is checked, done and noted in the audit in the one place where that i
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -36,7 +37,8 @@ class Answer:
 
 
 async def ask(visit: Visit, method: str, path: str, body: object = None, *, text: str | None = None) -> Answer:
-    """Ask the API for something, with a body, or with one that is JSON text already."""
+    """Ask the API for something, with a body, or with one that is JSON text already; what makes something is made once,
+    however often the same form comes with it."""
     content = text.encode() if text is not None else b"" if body is None else orjson.dumps(body)
     sent: list[Message] = []
     messages = iter([{"type": "http.request", "body": content, "more_body": False}])
@@ -48,12 +50,12 @@ async def ask(visit: Visit, method: str, path: str, body: object = None, *, text
         sent.append(message)
 
     assert visit.parts.api is not None  # noqa: S101  it is there once the dashboard is mounted
-    await visit.parts.api(_scope(visit, method, path, len(content)), receive, send)
+    await visit.parts.api(_scope(visit, method, path, content), receive, send)
     told = b"".join(message.get("body", b"") for message in sent)
     return Answer(sent[0]["status"], orjson.loads(told) if told else None)
 
 
-def _scope(visit: Visit, method: str, path: str, length: int) -> Scope:
+def _scope(visit: Visit, method: str, path: str, content: bytes) -> Scope:
     """A request as a server hands it over; who makes it is known already."""
     path, _, query = path.partition("?")
     given = visit.request.scope
@@ -69,8 +71,9 @@ def _scope(visit: Visit, method: str, path: str, length: int) -> Scope:
         "root_path": "",
         "headers": [
             (b"content-type", b"application/json"),
-            (b"content-length", str(length).encode()),
+            (b"content-length", str(len(content)).encode()),
             (b"x-request-id", given["request_id"].encode()),
+            *((b"idempotency-key", _key(once, content)) for once in visit.form.all("once")[:1]),
         ],
         "client": given.get("client"),
         "server": given.get("server"),
@@ -79,3 +82,8 @@ def _scope(visit: Visit, method: str, path: str, length: int) -> Scope:
     if visit.principal is not None:
         scope["principal"] = visit.principal
     return scope
+
+
+def _key(once: str, content: bytes) -> bytes:
+    """The same for the same form with the same in it."""
+    return hashlib.sha256(once.encode() + b"\0" + content).hexdigest().encode()

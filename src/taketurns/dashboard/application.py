@@ -135,7 +135,8 @@ def _visited(endpoint: Callable[[Visit], Awaitable[Response]]) -> Callable[[Requ
     who = visits.need_of(endpoint)
 
     async def visit(request: Request) -> Response:
-        return await endpoint(await visits.begin(request, who))
+        visit = await visits.begin(request, who)
+        return visit.question() if visit.is_in_question else await endpoint(visit)
 
     return visit
 

@@ -49,6 +49,10 @@ class Row:
 @needs(Role.VIEWER)
 async def list_companies(visit: Visit) -> Response:
     """Every company, those whose tasks wait longest first."""
+    return await _listed(visit)
+
+
+async def _listed(visit: Visit, *, complaint: str | None = None) -> Response:
     query = visit.request.query_params
     like, offset = query.get("q", "").strip(), _offset(visit)
     database, span = visit.parts.database, SPANS["15m"]
@@ -59,6 +63,7 @@ async def list_companies(visit: Visit) -> Response:
     rows = [Row(one, told.total(one.id), told.of(one.id)) for one in shown]
     return visit.page(
         "companies.html",
+        status=200 if complaint is None else 422,
         rows=rows,
         like=like,
         offset=offset,
@@ -66,8 +71,7 @@ async def list_companies(visit: Visit) -> Response:
         has_more=len(standings) > LIMIT,
         span=span,
         seconds=told.seconds,
-        is_new=False,
-        complaint=None,
+        complaint=complaint,
         pauses=await pauses.standing(database, None),
         types=await types_to_choose(visit),
     )
@@ -84,7 +88,7 @@ async def create_company(visit: Visit) -> Response:
     named = {name: visit.form[name].strip() for name in ("name", "slug")}
     answer = await actions.ask(visit, "POST", "/companies", {name: text for name, text in named.items() if text})
     if not answer.is_done:
-        return visit.go(visit.link("/companies"), answer.complaint, failed=True)
+        return await _listed(visit, complaint=answer.complaint)
     return visit.go(visit.link(f"/companies/{answer.body['slug']}"), "The company is taken in.")
 
 

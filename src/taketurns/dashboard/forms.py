@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import parse_qsl
@@ -25,6 +26,9 @@ class Form:
 
     def __getitem__(self, name: str) -> str:
         return next((value for field, value in self._fields if field == name), "")
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._fields)
 
     def __contains__(self, name: str) -> bool:
         return any(field == name for field, _ in self._fields)

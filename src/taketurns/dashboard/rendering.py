@@ -38,6 +38,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "ago": ago,
+        "ahead": ahead,
         "colour": colour,
         "number": count,
         "json": pretty,
@@ -64,7 +65,16 @@ def moment(at: datetime | None) -> Markup:
 
 
 def ago(at: datetime | None, now: datetime) -> Markup:
-    """How long ago a time is, or how far ahead, with the time itself to be seen."""
+    """How long ago something was, with its time to be seen. What came about while the page was made was just now."""
+    return _beside(at, now if at is None else max(now, at))
+
+
+def ahead(at: datetime | None, now: datetime) -> Markup:
+    """How far ahead a time is, or how long ago it was."""
+    return _beside(at, now)
+
+
+def _beside(at: datetime | None, now: datetime) -> Markup:
     if at is None:
         return Markup('<span class="none">–</span>')
     at = at.astimezone(UTC)

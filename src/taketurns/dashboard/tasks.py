@@ -176,7 +176,7 @@ async def reschedule_task(visit: Visit) -> Response:
     try:
         run_after = _sent(forms.moment(visit.form["run_after"], now=visit.now))
     except ValueError as error:
-        return visit.back(_address(visit), f"{error}.", failed=True)
+        return await _shown(visit, wrong_time=f"{error}.")
     body = {"runAfter": run_after}
     return await _changed(visit, "POST", "/reschedule", "The task waits for that time.", body=body)
 
@@ -226,6 +226,8 @@ async def change_many(visit: Visit) -> Response:
     chosen = visit.form.all("task")
     if chosen:
         body["taskIds"] = chosen
+    elif visit.form["queue"]:
+        raise Refusal(400, "All of a queue cannot be changed at once", "Select the tasks that are to be changed.")
     else:
         named = {name: visit.form.all(name) for name in ("status", "type", "tag")}
         told = {"errorFingerprint": visit.form["error"], "createdAfter": visit.form["created_after"]}
@@ -343,7 +345,9 @@ async def _record(visit: Visit) -> tuple[Company, TaskRecord]:
     return company, record
 
 
-async def _shown(visit: Visit, *, payload: str | None = None, complaint: str | None = None) -> Response:
+async def _shown(
+    visit: Visit, *, payload: str | None = None, complaint: str | None = None, wrong_time: str | None = None
+) -> Response:
     company, record = await _record(visit)
     database = visit.parts.database
     moves = await events.of_task(database, company.id, record.id, most=MOST_EVENTS + 1) or []
@@ -351,7 +355,7 @@ async def _shown(visit: Visit, *, payload: str | None = None, complaint: str | N
     reason = await why.read(database, company.id, record.id) if waits else None
     return visit.page(
         "task.html",
-        status=200 if complaint is None else 422,
+        status=200 if complaint is None and wrong_time is None else 422,
         company=company,
         task=record,
         events=moves[:MOST_EVENTS],
@@ -362,6 +366,7 @@ async def _shown(visit: Visit, *, payload: str | None = None, complaint: str | N
         snippets=snippets.of_task(visit, company, record),
         payload=rendering.plain(record.payload) if payload is None else payload,
         complaint=complaint,
+        wrong_time=wrong_time,
     )
 
 

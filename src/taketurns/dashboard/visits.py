@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -80,6 +81,16 @@ class Visit:
         return hmac.digest(self.token.encode(), b"forms", hashlib.sha256).hex()
 
     @property
+    def once(self) -> str:
+        """A text for one form, so that the same form is known when it comes again."""
+        return secrets.token_urlsafe(16)
+
+    @property
+    def is_in_question(self) -> bool:
+        """Whether a form asks something that nobody has answered: no script did on the page that it comes from."""
+        return bool(self.form["question"]) and self.form["sure"] != "yes"
+
+    @property
     def is_known(self) -> bool:
         return self.principal is not None or not self.parts.asks_for_keys
 
@@ -144,6 +155,11 @@ class Visit:
         if NOTICE in self.request.cookies:
             response.delete_cookie(NOTICE, path=self.cookie_path)
         return self.with_cookie(response)
+
+    def question(self) -> Response:
+        """Ask what the form asks, and have it sent again if that is meant."""
+        fields = [(name, value) for name, value in self.form if name not in {"question", "verb", "sure"}]
+        return self.page("question.html", action=quote(self.request.scope["path"]), fields=fields)
 
     def go(self, address: str, notice: str = "", *, failed: bool = False) -> Response:
         """Lead the browser to a page, which will tell this."""

@@ -93,9 +93,9 @@ const options = (figure, given, isStacked, width, height) => {
     height,
     series: [{}, ...series],
     bands,
-    padding: [10, 18, 0, 0],
+    padding: [10, 28, 0, 0],
     legend: { show: false },
-    cursor: { points: { show: !isStacked }, drag: { x: false, y: false } },
+    cursor: { points: { show: !isStacked }, drag: { x: false, y: false }, sync: { key: "page", setSeries: false } },
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
     scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, unit === "seconds" ? 0.05 : 4) * 1.08] } },
     axes: [
@@ -114,6 +114,7 @@ const clock = (at, step) => {
   return moment.toLocaleDateString("en-GB", { day: "2-digit", month: "short", timeZone: "UTC" });
 };
 
+// The cursor is on every chart of the page at once, at the same time of day, and so are the values.
 const tip = (chart, given, unit) => {
   chart.over.querySelector(".tip")?.remove();
   const { left } = chart.cursor;

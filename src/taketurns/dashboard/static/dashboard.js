@@ -48,7 +48,7 @@ const holder = () => {
   if (document.hidden) return "the window is hidden";
   if (document.querySelector("dialog[open]")) return "something is asked";
   if (changing?.querySelector("input:checked[name=task]")) return "tasks are selected";
-  if (changing?.querySelector("details[open]")) return "a table is open";
+  if (document.querySelector(".opens[open]") || changing?.querySelector("details[open]")) return "something is open";
   if (changing?.querySelector(".rows tbody tr:hover, .tip")) return "the pointer is on it";
   if (changing?.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), select, textarea")) return "a field is in use";
   if (String(getSelection() ?? "") !== "") return "text is selected";
@@ -102,11 +102,9 @@ const toggleLive = () => {
 // Things to press.
 
 document.addEventListener("click", (event) => {
-  const pressed = event.target.closest("[data-live], [data-opens], [data-closes], [data-help], [data-copy], [data-tick-all]");
+  const pressed = event.target.closest("[data-live], [data-help], [data-copy], [data-tick-all]");
   if (!pressed) return;
   if (pressed.matches("[data-live]")) toggleLive();
-  else if (pressed.matches("[data-opens]")) document.getElementById(pressed.dataset.opens)?.showModal();
-  else if (pressed.matches("[data-closes]")) pressed.closest("dialog").close();
   else if (pressed.matches("[data-help]")) document.getElementById("help").showModal();
   else if (pressed.matches("[data-copy]")) copy(pressed);
   else {
@@ -138,7 +136,8 @@ const copy = async (button) => {
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  if (form.dataset.confirm && !form.dataset.sure) {
+  const { question, sure } = form.elements;
+  if (question && sure.value !== "yes") {
     event.preventDefault();
     ask(form, event.submitter);
   }
@@ -150,12 +149,16 @@ const ask = (form, button) => {
   const row = document.createElement("p");
   const yes = document.createElement("button");
   const no = document.createElement("button");
-  question.textContent = form.dataset.confirm;
+  question.textContent = form.elements.question.value;
   row.className = "row";
   yes.className = button?.classList.contains("danger") ? "danger" : "main";
   yes.textContent = button?.textContent.trim() ?? "Yes";
   no.textContent = "Leave it";
-  yes.addEventListener("click", () => { form.dataset.sure = "yes"; form.requestSubmit(button); });
+  yes.addEventListener("click", () => {
+    form.elements.sure.value = "yes";
+    form.requestSubmit(button);
+    dialog.close();
+  });
   no.addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => { dialog.remove(); button?.focus(); });
   dialog.setAttribute("aria-label", "Are you sure?");
@@ -165,6 +168,35 @@ const ask = (form, button) => {
   dialog.showModal();
   no.focus();
 };
+
+// A form that was sent is not sent again by a second press, until its answer did not come for a while.
+
+const sent = new Set();
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post") return;
+  if (sent.has(form)) { event.preventDefault(); return; }
+  sent.add(form);
+  setTimeout(() => sent.delete(form), EVERY);
+});
+addEventListener("pageshow", () => sent.clear());
+
+// Forms that open below a button: the first field is ready to be filled in, and Escape or a press elsewhere closes them.
+
+document.addEventListener("toggle", (event) => {
+  if (event.target.matches?.(".opens[open]")) event.target.querySelector("input:not([type=hidden]), select")?.focus();
+}, true);
+const shut = (opened) => {
+  const isIn = opened.contains(document.activeElement);
+  opened.open = false;
+  if (isIn) opened.querySelector("summary").focus();
+};
+document.addEventListener("pointerdown", (event) => {
+  for (const opened of document.querySelectorAll(".opens[open]")) if (!opened.contains(event.target)) shut(opened);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const opened of document.querySelectorAll(".opens[open]")) shut(opened);
+});
 
 // Empty filters are left out of the address.
 
