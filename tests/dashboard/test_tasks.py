@@ -264,6 +264,21 @@ async def test_only_those_selected_are_changed(
     assert "1 task of acme is to be cancelled" in Page(asked.text).text
 
 
+async def test_a_page_of_a_task_tells_how_its_time_divides(
+    browser: Browser, broker: PostgresBroker, acme: Company
+) -> None:
+    (made,) = await broker.enqueue("acme", [new(run_after=datetime.now(UTC) + timedelta(days=1))])
+    path = f"/companies/acme/tasks/{made.task_id}"
+    assert "for its time" in (await browser.page(path)).text
+    (other,) = await broker.enqueue("acme", [new()])
+    await ended(broker, Outcome.COMPLETED)
+    page = await browser.page(f"/companies/acme/tasks/{other.task_id}")
+    assert "in a worker’s hands" in page.text
+    assert "for its time" not in page.text
+    widths = [float(tag.attributes["width"]) for tag in page.all("rect") if tag.attributes["class"] in list(Status)]
+    assert sum(widths) == pytest.approx(1000, abs=1)
+
+
 async def test_all_of_a_queue_are_not_mistaken_for_all(browser: Browser, broker: PostgresBroker, acme: Company) -> None:
     made = await broker.enqueue("acme", [new(queue="mail"), new(queue="other")])
     form = (await browser.page("/tasks?company=acme&queue=mail")).form("/tasks/change")

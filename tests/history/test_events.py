@@ -11,7 +11,7 @@ import pytest
 from taketurns.companies import directory
 from taketurns.engine.task import ClaimedTask, Outcome, Status
 from taketurns.history import events, tasks
-from taketurns.history.events import Event
+from taketurns.history.events import Event, Spent
 from tests.history.conftest import Life
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
@@ -143,3 +143,22 @@ async def test_a_task_belongs_to_its_company_alone(life: Life) -> None:  # fault
     for company in (other.id, other.slug, uuid4()):
         assert await events.of_task(life.database, company, task, most=10) is None
     assert await events.of_task(life.database, life.company_id, uuid4(), most=10) is None
+
+
+async def test_a_life_divides_into_waits_for_a_time_and_for_turns_and_the_time_in_hands(life: Life) -> None:
+    def at(seconds: float) -> datetime:
+        return NOW + timedelta(seconds=seconds)
+
+    (task,) = await life.create(delay_seconds=60, at=NOW)
+    assert events.spent(await history(life, task), until=at(20)) == Spent(scheduled=20)
+    await life.broker.promote(at=at(61))
+    assert events.spent(await history(life, task), until=at(70)) == Spent(scheduled=60, due=10)
+    await life.end(await life.claim(at=at(75)), Outcome.RETRY, delay_seconds=30, at=at(80))
+    await life.broker.promote(at=at(111))
+    (claimed,) = await life.claim(at=at(112))
+    assert events.spent(await history(life, task), until=at(115)) == Spent(scheduled=90, due=17, running=8)
+    await life.end([claimed], Outcome.FAILED, at=at(120))
+    whole = Spent(scheduled=90, due=17, running=13)
+    assert events.spent(await history(life, task), until=at(500)) == whole
+    assert whole.total == 120
+    assert events.spent(await history(life, task), until=at(0)) == whole  # a clock that is behind takes nothing away

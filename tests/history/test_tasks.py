@@ -265,6 +265,7 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         "company": backlog.company_id,
         "type_0": "rare",
         "type_1": "nothing",
+        "queue_0": "elsewhere",
         "tag_0": "eu",
         "tag_1": "none",
         "low": UUID(int=0),
@@ -276,12 +277,14 @@ async def test_no_filter_scans_a_backlog(backlog: Life, monkeypatch: pytest.Monk
         "reach": 11,
     }
     either = (False, True)
+    one = [frozenset[Status](), *(frozenset({status}) for status in Status)]
     shapes = chain(
-        product(some_statuses(), range(3), (0,), either, either),
-        product([frozenset[Status](), *(frozenset({status}) for status in Status)], (0, 1), (1, 2), (False,), either),
+        product(some_statuses(), range(3), (0,), either, either, (0,)),
+        product(one, (0, 1), (1, 2), (False,), either, (0,)),
+        product(one, (0,), (0, 1), (False,), (False,), (1,)),
     )
-    for statuses, types, tags, has_times, oldest_first in shapes:
-        shape = pages.Shape(True, statuses, types, tags, False, has_times, oldest_first)
+    for statuses, types, tags, has_times, oldest_first, queues in shapes:
+        shape = pages.Shape(True, statuses, types, tags, False, has_times, oldest_first, queues)
         query, constants = compile_statement(backlog.database.schema, pages.statement(shape, tasks.COLUMNS))
         ((plan,),) = await reading.rows(
             backlog.database, f"explain (analyze, format json) {query}", constants | parameters

@@ -359,6 +359,7 @@ async def _shown(
         company=company,
         task=record,
         events=moves[:MOST_EVENTS],
+        spent=None if len(moves) > MOST_EVENTS else events.spent(moves, until=visit.now),
         has_more_events=len(moves) > MOST_EVENTS,
         workers=await _worker_names(visit, {move.worker_id for move in moves if move.worker_id is not None}),
         reason=reason,

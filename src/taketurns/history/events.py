@@ -55,6 +55,34 @@ class Event:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a task's life went to, in seconds: waiting for its time, due and waiting for a turn, in workers' hands."""
+
+    scheduled: float = 0.0
+    due: float = 0.0
+    running: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.scheduled + self.due + self.running
+
+
+def spent(moves: Sequence[Event], *, until: datetime) -> Spent:
+    """How the time from the first of these moves on divides; what lies between an end and a new beginning is none."""
+    scheduled = due = running = 0.0
+    ends = [*(move.at for move in moves[1:]), until]
+    for move, end in zip(moves, ends, strict=True):
+        seconds = max((end - move.at).total_seconds(), 0.0)
+        if move.status is Status.PROCESSING:
+            running += seconds
+        elif not move.status.is_terminal:
+            early = ((move.run_after or move.at) - move.at).total_seconds()
+            scheduled += min(max(early, 0.0), seconds)
+            due += seconds - min(max(early, 0.0), seconds)
+    return Spent(scheduled, due, running)
+
+
 async def of_task(
     database: Database, company: UUID | str, task_id: UUID, *, after: int = 0, most: int
 ) -> list[Event] | None:
