@@ -9,6 +9,7 @@ import pytest
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
+from taketurns.engine.lease import Holder
 from taketurns.engine.quota import Quotas
 from taketurns.engine.rate import Rate
 from taketurns.engine.retention import OwnRetention
@@ -18,6 +19,7 @@ from taketurns.history.rollups import Attempts
 from taketurns.storage.database import Database
 from taketurns.storage.ids import new_id
 from tests.dashboard.browsing import Browser, Page
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -190,6 +192,26 @@ async def test_a_company_is_taken_in_and_deleted(browser: Browser, database: Dat
     assert "scheduled, pending or processing" in (await browser.submit(form, slug="umbrella")).text
     await browser.submit(form, slug="umbrella", force="yes")
     assert await directory.find(database, "umbrella") is None
+
+
+async def test_fairness_is_between_those_who_wait_and_not_who_asks_for_little(
+    browser: Browser, broker: PostgresBroker, database: Database, acme: Company, globex: Company
+) -> None:
+    worker_id, line = new_id(), broker.lease_line(patience_seconds=PATIENCE)
+    line.take(worker_id, Holder(queues=("default",), types=(), concurrency=9, name="one"), former=None)
+    await directory.create(database, name="Initech", slug="initech")
+    await broker.enqueue("initech", [NewTask(type="anything", payload="{}")])
+    for company in ("acme", "globex"):
+        await broker.enqueue(company, [NewTask(type="anything", payload="{}") for _ in range(20)])
+    await broker.claim(worker_id, queues=["default"], batch=9)
+    assert fairness(await browser.page("/")) == "1.00"
+    await directory.change(database, "acme", {"weight": 100})
+    assert fairness(await browser.page("/")) < "0.60"
+    line.close()
+
+
+def fairness(page: Page) -> str:
+    return next(tag.text for tag in page.all("li") if tag.text.startswith("Fairness")).removeprefix("Fairness")[:4]
 
 
 async def test_charts_are_made_of_roll_ups_and_can_be_read_as_tables(

@@ -88,8 +88,10 @@ def _is_silent(worker: Heartbeat) -> bool:
 
 
 def _fairness(standings: Sequence[Standing]) -> float | None:
-    """Jain's index of the hands that companies with work have, each by its weight: 1 when all have their share."""
-    shares = [one.in_flight / one.weight for one in standings if not one.paused and (one.backlog or one.in_flight)]
+    """Jain's index of what companies have of their fair share, of those that want more and may have it: 1 when all have
+    the same part. Who asks for little is served, and nobody's loss."""
+    wanting = [one for one in standings if one.backlog and one.state != "at its limit"]
+    shares = [one.in_flight / one.fair_share for one in wanting if one.fair_share]
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if len(shares) > 1 and squares else None
 
