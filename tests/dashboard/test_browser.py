@@ -122,6 +122,36 @@ async def test_pages_obey_their_policy_and_fit_their_window(chromium: Browser, a
         assert await page.locator(".plot canvas").count() == 2
 
 
+async def test_long_names_fit_their_window(
+    chromium: Browser, app: FastAPI, database: Database, broker: PostgresBroker, acme: Company
+) -> None:
+    long = "long" * 16
+    company = await directory.create(database, name=f"{long}{long}", slug=long)
+    (task,) = await broker.enqueue(long, [NewTask(type="anything", payload="{}", queue=long[:50], tags=(long,))])
+    tick = {"name": long, "type": "anything", "expression": "0 9 * * *", "payload": {}}
+    async with looking(chromium, app) as page:
+        assert (await page.request.post(f"/companies/{company.id}/schedules", data=tick)).ok
+        for width in (390, 700, 1000):
+            await page.set_viewport_size({"width": width, "height": 800})
+            for path in (
+                "/",
+                "/companies",
+                f"/companies/{long}",
+                "/tasks",
+                f"/companies/{long}/tasks/{task.task_id}",
+                "/schedules",
+            ):
+                await page.goto(f".{path}")
+                assert await page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+            await page.goto("./companies")
+            dot = await page.locator(f"#company-{long} .dot").bounding_box()
+            name = await page.locator(f"#company-{long} .company bdi").bounding_box()
+            assert dot is not None
+            assert name is not None
+            assert dot["x"] < name["x"]
+            assert name["y"] <= dot["y"] <= name["y"] + 20
+
+
 async def test_axe_finds_nothing_on_any_page(
     chromium: Browser, app: FastAPI, furnished: None, broker: PostgresBroker
 ) -> None:

@@ -7,7 +7,7 @@ fault: reasons change with every claim, and nobody writes them down.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Literal
 from uuid import UUID
@@ -145,10 +145,10 @@ def told(slug: str, waiting: Waiting) -> str:
     match waiting.reason:
         case Reason.NOT_DUE:
             left = durations.told((facts.run_after - facts.now).total_seconds())
-            because = f"for its time, {facts.run_after.isoformat(timespec='seconds')}, in {left}"
+            because = f"for its time, {_moment(facts.run_after)}, in {left}"
         case Reason.PAUSED:
             paused = {"company": slug, "queue": f"the queue {facts.queue!r}", "type": f"the type {facts.type!r}"}
-            until = "" if waiting.until is None else f" until {waiting.until.isoformat(timespec='seconds')}"
+            until = "" if waiting.until is None else f" until {_moment(waiting.until)}"
             because = f"because {paused[waiting.of or 'company']} is paused{until}"
         case Reason.NO_WORKER_FOR:
             of_type = f" and has a handler for the type {facts.type!r}" if waiting.of == "type" else ""
@@ -165,6 +165,10 @@ def told(slug: str, waiting: Waiting) -> str:
         case _:
             because = "for a free hand of a worker: its turn is the next"
     return because
+
+
+def _moment(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _counted(count: int, one: str, several: str) -> str:
