@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from typing import Final
 
@@ -69,6 +70,26 @@ async def test_who_has_a_lesser_role_changes_nothing(
     answer = await stranger.post(filled(path, house), {"token": await stranger.token()})
     assert answer.status_code == 403
     assert f"It takes the role {need}" in Page(answer.text).text
+
+
+@pytest.mark.parametrize(("role", "lacks"), [(Role.VIEWER, {Role.OPERATOR, Role.ADMIN}), (Role.OPERATOR, {Role.ADMIN})])
+async def test_nobody_sees_a_form_that_they_may_not_send(
+    stranger: Browser, house: House, role: Role, lacks: set[Role]
+) -> None:
+    await stranger.sign_in(await house.operator_key(role))
+    forbidden = [
+        re.compile(re.sub(r"\{\w+\}", "[^/]+", f"/dashboard{path}"))
+        for path, endpoint in CHANGES
+        if visits.need_of(endpoint) in lacks
+    ]
+    seen = 0
+    for path in READS:
+        answer = await stranger.get(filled(path, house)) if path not in {"/live/stream", "/sign-in"} else None
+        if answer is not None and answer.status_code == 200:
+            forms = [form for form in Page(answer.text).forms if form.method == "post"]
+            assert not [form.action for form in forms if any(one.fullmatch(form.action) for one in forbidden)], path
+            seen += 1
+    assert seen > 10
 
 
 @pytest.mark.parametrize("path", [path for path, _ in POSTS])

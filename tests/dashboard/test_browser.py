@@ -325,6 +325,19 @@ async def test_an_opened_form_is_closed_by_keys_and_keeps_the_page_as_it_is(
         assert await opener.evaluate("opener => opener === document.activeElement")
 
 
+async def test_a_button_that_is_pressed_twice_does_it_once(chromium: Browser, app: FastAPI, furnished: None) -> None:
+    async with looking(chromium, app) as page:
+        await page.goto("./settings")
+        await page.get_by_text("Make a key of an operator").click()
+        await page.get_by_label("Name").fill("ada")
+        await page.get_by_role("button", name="Make it").evaluate(
+            "button => { button.click(); setTimeout(() => button.click()); }"
+        )
+        await page.get_by_text("It is shown this once").wait_for()
+        await page.goto("./settings")
+        assert await page.locator("[data-rows] tbody tr").count() == 1
+
+
 async def test_the_cursor_is_at_the_same_time_on_every_chart(chromium: Browser, app: FastAPI, furnished: None) -> None:
     async with looking(chromium, app) as page:
         await page.goto("./companies/acme")

@@ -9,6 +9,7 @@ import pytest
 from taketurns.brokers.postgres import PostgresBroker
 from taketurns.companies import directory
 from taketurns.companies.directory import Company
+from taketurns.dashboard import rendering
 from taketurns.engine.lease import Holder
 from taketurns.engine.quota import Quotas
 from taketurns.engine.rate import Rate
@@ -270,3 +271,17 @@ async def test_without_companies_the_pages_say_what_to_do(browser: Browser) -> N
     assert "Nothing has failed for good" in (await browser.page("/failures")).text
     assert "No schedules" in (await browser.page("/schedules")).text
     assert "No worker is up" in (await browser.page("/live")).text
+
+
+async def test_what_was_is_never_told_as_yet_to_come() -> None:
+    now = datetime.now(UTC)
+    later = now + timedelta(seconds=90)
+    assert ">just now<" in rendering.ago(later, now)
+    assert ">1 min 30 s ago<" in rendering.ago(now, later)
+    assert ">in 1 min 30 s<" in rendering.ahead(later, now)
+
+
+async def test_quotas_are_told_where_there_are_any(browser: Browser, database: Database, acme: Company) -> None:
+    assert "None is set, and what is submitted is not counted." in (await browser.page("/companies/acme")).text
+    await directory.change(database, "acme", {"quotas": Quotas(day=10)})
+    assert "This day" in (await browser.page("/companies/acme")).text
