@@ -258,7 +258,8 @@ async def waits_for_a_lock(database: Database, waiting: int = 1) -> None:
     async with asyncio.timeout(PATIENCE), database.connection() as connection:
         while True:
             cursor = await connection.execute(
-                "select from pg_locks where locktype in ('advisory', 'relation') and not granted"
+                "select from pg_locks l join pg_database d on d.oid = l.database"
+                " where d.datname = current_database() and l.locktype in ('advisory', 'relation') and not l.granted"
             )
             if cursor.rowcount >= waiting:
                 return

@@ -282,6 +282,15 @@ class PostgresCell:
         rows = self.rows(f"select status, count(*) from ({_STATUSES}) s group by status")
         return Counter({Status(status): count for status, count in rows})
 
+    def keeps_somebody_waiting(self) -> bool:
+        """Whether somebody waits for an advisory lock here; other databases of the server are those of other tests."""
+        return bool(
+            self.rows(
+                "select from pg_locks l join pg_database d on d.oid = l.database"
+                " where d.datname = current_database() and l.locktype = 'advisory' and not l.granted"
+            )
+        )
+
     def contradictions(self) -> list[str]:
         return [
             f"{what}: {row}"

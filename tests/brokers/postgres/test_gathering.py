@@ -37,7 +37,7 @@ async def one_under_way(cell: PostgresCell, acme: UUID) -> AsyncIterator[asyncio
     with other_connection(cell) as connection, connection.transaction():
         connection.execute("select pg_advisory_xact_lock(company_lock('taketurns', %s))", (acme,))
         first = asyncio.create_task(submit(cell))
-        await eventually(lambda: bool(cell.rows("select from pg_locks where locktype = 'advisory' and not granted")))
+        await eventually(cell.keeps_somebody_waiting)
         yield first
 
 

@@ -106,6 +106,6 @@ async def test_a_claim_that_did_not_see_a_change_leaves_no_line_resting(cell: Po
     with other_connection(cell) as other, other.transaction():
         assert len(cell.take(2, on=other)) == 1
         change = asyncio.create_task(directory.change(database, "acme", {"max_in_flight": None}))
-        await eventually(lambda: bool(cell.rows("select from pg_locks where locktype = 'advisory' and not granted")))
+        await eventually(cell.keeps_somebody_waiting)
     await change
     assert taken(cell) == {"acme": 1}

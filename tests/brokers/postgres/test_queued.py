@@ -29,7 +29,7 @@ async def test_what_a_transaction_keeps_to_itself_counts(cell: PostgresCell) -> 
     async with cell.broker.database.transaction() as connection:
         await cell.broker.enqueue_on(connection, "acme", new_tasks())
         waiting = asyncio.create_task(submit(cell))
-        await eventually(lambda: bool(cell.rows("select from pg_locks where locktype = 'advisory' and not granted")))
+        await eventually(cell.keeps_somebody_waiting)
     with pytest.raises(QueueFull):
         await waiting
 
