@@ -141,11 +141,8 @@ class Executor:
     def _begin(self, attempt: Attempt, runner: asyncio.Task[None]) -> Awaitable[None] | None:
         """Run a handler until it waits, in a context of its own; answers what is left of it, or None."""
         surroundings = self._surroundings.copy()
-        come_to = surroundings.run(attempt.call, runner)
-        if isinstance(come_to, _Waiting):
-            return attempt.rest(come_to, surroundings)
-        attempt.end(come_to)
-        return None
+        # Not by way of a variable: an error's traceback leads to this frame, and back to the error (fault 109).
+        return attempt.go_on(surroundings.run(attempt.call, runner), surroundings)
 
 
 class Attempt:
@@ -223,8 +220,15 @@ class Attempt:
         except BaseException as error:  # fault 095: SystemExit and its kin end the attempt, not the worker
             return Raised(error)
 
-    async def rest(self, waiting: _Waiting, surroundings: contextvars.Context) -> None:
-        """Go on with an async handler that waits, to its end. Only the executor does."""
+    def go_on(self, come_to: Ending | _Waiting, surroundings: contextvars.Context) -> Awaitable[None] | None:
+        """Report how the handler ended; or answer what is left of one that waits. Only the executor does."""
+        if isinstance(come_to, _Waiting):
+            return self._rest(come_to, surroundings)
+        self.end(come_to)
+        return None
+
+    async def _rest(self, waiting: _Waiting, surroundings: contextvars.Context) -> None:
+        """Go on with an async handler that waits, to its end."""
         self._time()
         try:
             value = await _resumed(waiting, surroundings)
