@@ -77,9 +77,10 @@ def spent(moves: Sequence[Event], *, until: datetime) -> Spent:
         if move.status is Status.PROCESSING:
             running += seconds
         elif not move.status.is_terminal:
-            early = ((move.run_after or move.at) - move.at).total_seconds()
-            scheduled += min(max(early, 0.0), seconds)
-            due += seconds - min(max(early, 0.0), seconds)
+            until_due = 0.0 if move.run_after is None else (move.run_after - move.at).total_seconds()
+            early = min(max(until_due, 0.0), seconds)
+            scheduled += early
+            due += seconds - early
     return Spent(scheduled, due, running)
 
 

@@ -343,16 +343,7 @@ async def test_a_request_that_loses_the_race_leaves_nothing(cell: PostgresCell, 
 
 async def waits_for_the_quotas(cell: PostgresCell) -> None:
     """Until somebody does."""
-
-    def is_waited_for() -> bool:
-        return bool(
-            cell.rows(
-                "select from pg_locks where locktype = 'advisory' and not granted"
-                " and database = (select oid from pg_database where datname = current_database())"
-            )
-        )
-
-    await asyncio.to_thread(wait_until, is_waited_for)
+    await asyncio.to_thread(wait_until, cell.keeps_somebody_waiting)
 
 
 @contextmanager

@@ -59,10 +59,7 @@ class Notifier:
             queues, self._queues = self._queues, set()
             try:
                 async with self._database.connection() as connection:
-                    await connection.execute(
-                        _NOTIFY,
-                        (self._channel, list(queues)),
-                    )
+                    await connection.execute(_NOTIFY, (self._channel, list(queues)))
             except Unavailable:
                 return
             except asyncio.CancelledError:
