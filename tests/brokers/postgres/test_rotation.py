@@ -141,6 +141,13 @@ def test_a_hundred_and_fifty_companies_take_the_turns_of_the_rule(bare_cell: Pos
         bare_cell.finish(ended)
 
 
+def test_a_queue_that_runs_out_keeps_its_place_while_another_fills_the_claim(bare_cell: PostgresCell) -> None:
+    bare_cell.add_company("a", weight=2)
+    for queue, count in (("bulk", 4), ("default", 10)):
+        bare_cell.submit("a", count, queue=queue)
+    claim_as_told(bare_cell, 10, QUEUES)
+
+
 def test_a_heavy_company_at_its_limit_does_not_bring_a_light_one_forward(bare_cell: PostgresCell) -> None:
     bare_cell.add_hoarder(1_000)
     bare_cell.add_company("heavy", weight=100)

@@ -432,8 +432,9 @@ begin
                         else (listed + cardinality(pass_tasks) - 1) / cardinality(pass_tasks) end);
                     behind_place := sight_place;
                     behind_company := sight_company;
-                    select is_first and not look_is_full and cardinality(chosen_rows) = cardinality(near_rows)
-                            and bool_and(s.has_run_out),
+                    -- Only where no other queue has anybody: a claim that is filled from another passes no places.
+                    select is_first and lines_over = cardinality(in_queues) - 1 and not look_is_full
+                            and cardinality(chosen_rows) = cardinality(near_rows) and bool_and(s.has_run_out),
                         max(s.place) filter (where s.has_run_out and s.place <= coalesce(behind_place, s.place))
                     into has_run_out, idle_place
                     from (
