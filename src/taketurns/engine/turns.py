@@ -14,7 +14,8 @@ take the last hand for itself while another waits. What is held by others, who w
 max-min. When nobody is found, it is counted anew who waits now that some have run out or reached a limit; when then
 nobody is found either, shares are lifted for what is left of the batch. Limits (`max_in_flight`, rate, pause) are never
 lifted: a company that has reached one is passed over, and does not count as one that waits. It keeps its place. So it
-is with one whose line is paused, in that queue alone. (decisions/0023)
+is with one whose line is paused, in that queue alone. Tasks of a paused type do not count as waiting; a line keeps its
+place until they are set aside. (decisions/0023)
 
 Queues. Each has a rotation of its own; a claim of several takes them in the order in which they are named. Hands and
 limits are the company's, whatever the queue.
@@ -48,16 +49,18 @@ class Company:
 @dataclass(slots=True)
 class Rotation:
     """The rotation of one queue: the place it has reached, and how many tasks wait in each company's line, and where
-    its next turn is. `paused` are the companies whose line is given no turn."""
+    its next turn is. `paused` are the companies whose line is given no turn, `blocked` those in whose line tasks of a
+    paused type stand that are not set aside."""
 
     place: Fraction = Fraction(0)
     waiting: dict[str, int] = field(default_factory=dict)
     places: dict[str, Fraction] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
+    blocked: frozenset[str] = frozenset()
 
     def rests(self, name: str) -> bool:
         """Whether a line has tasks that wait for the end of a pause."""
-        return name in self.paused and self.waiting.get(name, 0) > 0
+        return name in self.blocked or (name in self.paused and self.waiting.get(name, 0) > 0)
 
 
 @dataclass(frozen=True, slots=True)

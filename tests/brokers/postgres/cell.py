@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import LiteralString, Self
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from taketurns.engine.task import ClaimedTask, Status
 from taketurns.storage.database import Database, Row, conninfo
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import Move
+from tests.brokers.pausing import Pauses, put_line
 from tests.brokers.places import exact
 
 TABLES = (
@@ -55,7 +56,9 @@ class PostgresCell:
     def __init__(self, url: str) -> None:
         self.url = url
         self.connection = connect(url)
+        self.pauses = Pauses()
         self._slugs: dict[UUID, str] = {}
+        self._now: datetime | None = None
 
     @classmethod
     async def open(cls, url: str, *, pool_size: int = 16) -> Self:
@@ -210,12 +213,16 @@ class PostgresCell:
 
     def pause(self, company: str | None, *, queue: str = "", type: str = "", until: datetime | None = None) -> None:
         ((owner,),) = self.rows("select owner from pause(%s, %s, %s, %s)", company, queue, type, until)
+        self.pauses.put((self._owner(company), queue, type), until)
         self.connection.execute("select let_lines_return(%s, %s)", (owner, queue))
 
     def resume(self, company: str | None, *, queue: str = "", type: str = "") -> None:
         ((owner,),) = self.rows("select resume(%s, %s, %s)", company, queue, type)
-        assert owner is not None
+        self.pauses.lift((self._owner(company), queue, type))
         self.connection.execute("select let_lines_return(%s, %s)", (owner, queue))
+
+    def _owner(self, slug: str | None) -> UUID | None:
+        return None if slug is None else next(company for company, name in self._slugs.items() if name == slug)
 
     def set_max_queued(self, slug: str, most: int | None) -> None:
         self.connection.execute("update companies set max_queued = %s where slug = %s", (most, slug))
@@ -300,7 +307,25 @@ class PostgresCell:
 
     def clear(self) -> None:
         self.connection.execute(f"truncate {TABLES}")
+        self.pauses = Pauses()
         self._slugs.clear()
+        self._now = None
+
+    def lines(self) -> dict[tuple[str, UUID], dict[UUID, str]]:
+        lines = defaultdict[tuple[str, UUID], dict[UUID, str]](dict)
+        for queue, company, task, type in self.rows("select queue, company_id, task_id, type from pending_tasks"):
+            lines[queue, company][task] = type
+        return lines
+
+    def noted_lines(self, queues: Sequence[str]) -> set[tuple[str, UUID]]:
+        rows = self.rows("select queue, company_id from lines where queue = any (%s)", list(queues))
+        return {(queue, company) for queue, company in rows}
+
+    def pass_time(self, microseconds: int) -> datetime:
+        """From a minute ahead of the clock on, so that what was submitted is due."""
+        begun = self._now or datetime.now(UTC) + timedelta(minutes=1)
+        self._now = begun + timedelta(microseconds=microseconds)
+        return self._now
 
     def rows(self, statement: str, *arguments: object) -> list[Row]:
         return self.connection.execute(statement.encode(), arguments).fetchall()
@@ -403,8 +428,8 @@ class PostgresCell:
         named = {
             queue
             for (queue,) in self.rows(
-                "select ltrim(queue, '!') from turns union select queue from pending_tasks"
-                " union select queue from rotations"
+                "select ltrim(queue, '!') from turns union select queue from rotations"
+                " union select queue from pending_tasks where not starts_with(queue, '!')"
             )
         }
         rotations = {queue: turns.Rotation() for queue in {*named, *queues}}
@@ -412,15 +437,17 @@ class PostgresCell:
             rotations[queue].place = exact(place)
         for queue, company, place in self.rows("select queue, company_id, place from turns"):
             rotations[queue.removeprefix("!")].places[str(company)] = exact(place)
-        for queue, company, count in self.rows(
-            "select queue, company_id, count(*) from pending_tasks group by queue, company_id"
+        for queue, company, types in self.rows(
+            "select queue, company_id, json_object_agg(type, count) from ("
+            " select queue, company_id, type, count(*) from pending_tasks where not starts_with(queue, '!')"
+            " group by queue, company_id, type) t group by queue, company_id"
         ):
-            rotations[queue].waiting[str(company)] = count
-        for queue, paused in self.rows(
-            "select queue, array_agg(company_id::text) from pauses where type = '' group by queue"
-        ):
-            if queue in rotations:
-                rotations[queue].paused = frozenset(paused)
+            put_line(rotations[queue], str(company), queue, types, self.pauses, at)
+        for queue, rotation in rotations.items():
+            is_closed = self.pauses.have_queue(None, queue, at)
+            rotation.paused = frozenset(
+                company for company in companies if is_closed or self.pauses.have_queue(UUID(company), queue, at)
+            )
         return companies, rotations
 
 
@@ -473,10 +500,11 @@ _CONTRADICTIONS = {
         join (select task_id, queue, priority, type, company_id from scheduled_tasks
               union all select task_id, queue, priority, type, company_id from pending_tasks
               union all select task_id, queue, priority, type, company_id from processing_tasks) p on p.task_id = t.id
-        where (p.queue, p.priority, p.type, p.company_id) <> (t.queue, t.priority, t.type, t.company_id)""",
+        where (p.priority, p.type, p.company_id) <> (t.priority, t.type, t.company_id)
+            or p.queue not in (t.queue, format('!%s!%s', t.type, t.queue))""",
     "a company has work but no turn": """
         select distinct c.slug, p.queue from pending_tasks p join companies c on c.id = p.company_id
-        where not c.paused
+        where not c.paused and not starts_with(p.queue, '!')
             and not exists (
                 select from turns t join lines l on l.company_id = t.company_id and l.queue = ltrim(t.queue, '!')
                 where t.company_id = p.company_id and l.queue = p.queue)""",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -43,11 +44,23 @@ def claim_as_told(
     cell: PostgresCell, batch: int, queues: Sequence[str] = ("default",), at: datetime | None = None
 ) -> list[Turn]:
     """Claim, and compare turn by turn with what the rule says of the state that the claim finds."""
+    with as_told(cell, batch, queues, at) as taken:
+        turns_taken = cell.take(batch, queues=queues, at=at)
+        taken += [(turn.queue, str(turn.company_id)) for turn in turns_taken]
+    return turns_taken
+
+
+@contextmanager
+def as_told(
+    cell: PostgresCell, batch: int, queues: Sequence[str], at: datetime | None
+) -> Iterator[list[tuple[str, str]]]:
+    """Compare what is claimed within, queues and companies put into the list, with what the rule says before."""
     known, rotations = cell.seen_by_the_rule(queues, at)
     stood = {queue: dict(rotations[queue].places) for queue in queues}
     told = turns.take(known, rotations, queues, batch)
-    taken = cell.take(batch, queues=queues, at=at)
-    assert [(turn.queue, str(turn.company_id)) for turn in taken] == [(turn.queue, turn.company) for turn in told]
+    taken: list[tuple[str, str]] = []
+    yield taken
+    assert taken == [(turn.queue, turn.company) for turn in told]
     left_to_start, found = cell.seen_by_the_rule(queues, at)
     assert {name: one.starts_left for name, one in left_to_start.items()} == {
         name: one.starts_left for name, one in known.items()
@@ -58,7 +71,6 @@ def claim_as_told(
         if len(taken) == batch:
             assert found[queue].place == rotations[queue].place
             assert _places(found[queue], known) == _places(rotations[queue], known)
-    return taken
 
 
 def _places(rotation: turns.Rotation, known: Mapping[str, turns.Company]) -> dict[str, Fraction]:
@@ -66,7 +78,7 @@ def _places(rotation: turns.Rotation, known: Mapping[str, turns.Company]) -> dic
     return {
         name: rotation.places[name]
         for name, count in rotation.waiting.items()
-        if count and not known[name].paused and not rotation.rests(name)
+        if count and not known[name].paused and name not in rotation.paused
     }
 
 

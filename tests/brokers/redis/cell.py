@@ -20,6 +20,7 @@ from taketurns.engine.rate import Bucket, Rate, owed, starts_left
 from taketurns.engine.task import TERMINAL, Status
 from taketurns.storage.ids import new_id
 from tests.brokers.cell import Move
+from tests.brokers.pausing import Pauses, put_line
 from tests.brokers.places import exact
 
 
@@ -48,7 +49,7 @@ class RedisCell:
         self.prefix = cell_key(name)
         self.client: Any = redis.Redis.from_url(url, decode_responses=True)
         self._slugs: dict[UUID, str] = {}
-        self._told_pauses: dict[str | None, dict[str, str]] = {}
+        self.pauses = Pauses()
 
     @classmethod
     def open(cls, url: str, name: str, *, patience_seconds: float = 5.0, **options: Any) -> Self:
@@ -88,18 +89,23 @@ class RedisCell:
         self._put(slug, **_told(rate))
 
     def pause(self, company: str | None, *, queue: str = "", type: str = "", until: datetime | None = None) -> None:
-        self._told_pauses.setdefault(company, {})[f"{queue}!{type}"] = microseconds(until)
-        self._tell_pauses(company)
+        owner = None if company is None else self._id_of(company)
+        self.pauses.put((owner, queue, type), until)
+        self._tell_pauses(owner)
 
     def resume(self, company: str | None, *, queue: str = "", type: str = "") -> None:
-        del self._told_pauses[company][f"{queue}!{type}"]
-        self._tell_pauses(company)
+        owner = None if company is None else self._id_of(company)
+        self.pauses.lift((owner, queue, type))
+        self._tell_pauses(owner)
 
-    def _tell_pauses(self, company: str | None) -> None:
-        owner = "all" if company is None else str(self._id_of(company))
+    def _tell_pauses(self, owner: UUID | None) -> None:
         revision = self.client.get(self.key("pause_revision")) or 0
-        told = [part for pause in self._told_pauses[company].items() for part in pause]
-        assert self.run("put_pauses", owner, revision, *told) == int(revision) + 1
+        told = [
+            part
+            for (_, queue, type), until in self.pauses.of(owner).items()
+            for part in (f"{queue}!{type}", microseconds(until))
+        ]
+        assert self.run("put_pauses", str(owner or "all"), revision, *told) == int(revision) + 1
 
     def set_max_queued(self, slug: str, most: int | None) -> None:
         self._put(slug, max_queued="" if most is None else most)
@@ -143,7 +149,7 @@ class RedisCell:
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=rest)
 
     def let_pass(self, time: timedelta) -> None:
-        """Make what counts with the server's clock this much older: what was started, and when rests are over."""
+        """Make what counts with the server's clock this much older: what was started, and when rests and pauses end."""
         passed = time // timedelta(microseconds=1)
         for company in self._slugs:
             if self.client.exists(self.key("bucket", company)):
@@ -151,6 +157,32 @@ class RedisCell:
         for company, until in self.client.zrange(self.key("rests"), 0, -1, withscores=True):
             if until < float("inf"):
                 self.client.zincrby(self.key("rests"), -passed, company)
+        for over in self.client.zrange(self.key("pause_ends"), 0, -1):
+            owner, _, pause = over.partition("!")
+            self.client.hincrby(self.key("pauses", owner), pause, -passed)
+            self.client.zincrby(self.key("pause_ends"), -passed, over)
+        self.pauses.bring_forward(time)
+
+    def pass_time(self, microseconds: int) -> datetime:
+        self.let_pass(timedelta(microseconds=microseconds))
+        return self.now()
+
+    def lines(self) -> dict[tuple[str, UUID], dict[UUID, str]]:
+        return {
+            (queue, company): {
+                UUID(task_id): type
+                for _, task_id, type in (
+                    member.split(":", 2) for member in self.client.zrange(self.key("line", company, queue), 0, -1)
+                )
+            }
+            for company in self._slugs
+            for queue in self.client.sunion(self.key("lines", company), self.key("asides", company))
+        }
+
+    def noted_lines(self, queues: Sequence[str]) -> set[tuple[str, UUID]]:
+        """Those that a claim found blocked."""
+        noted = (line.split(":", 1) for line in self.client.smembers(self.key("blocked")))
+        return {(queue, UUID(company)) for company, queue in noted if queue in queues}
 
     def slug_of(self, company_id: UUID) -> str:
         return self._slugs[company_id]
@@ -199,7 +231,7 @@ class RedisCell:
                 pipeline.unlink(key)
             pipeline.execute()
         self._slugs.clear()
-        self._told_pauses.clear()
+        self.pauses = Pauses()
 
     def contradictions(self) -> list[str]:
         jobs = self._jobs()
@@ -363,7 +395,8 @@ class RedisCell:
 
         Rates need the moment of the claim.
         """
-        return known_to_the_rule(self.client.eval(look(SEEN), 1, self.prefix, json.dumps(list(queues))), at)
+        seen = self.client.eval(look(SEEN), 1, self.prefix, json.dumps(list(queues)))
+        return known_to_the_rule(seen, at, self.pauses)
 
 
 def _told(rate: Rate | None) -> dict[str, int | str]:
@@ -381,15 +414,21 @@ local function seen(named)
   end
   for position = 1, #queues, 2 do
     local queue = queues[position]
-    local rotation = { place = queues[position + 1], waiting = {}, places = {}, paused = {} }
+    local rotation = { place = queues[position + 1], lines = {}, places = {} }
     for _, company in ipairs(redis.call('SMEMBERS', key('companies'))) do
       told.companies[company] = redis.call('HMGET', key('company', company), 'weight', 'max_in_flight', 'paused')
       table.insert(told.companies[company], redis.call('SCARD', key('held', company)))
       table.insert(told.companies[company],
         redis.call('HMGET', key('company', company), 'rate_tasks', 'rate_seconds', 'rate_burst'))
       table.insert(told.companies[company], redis.call('HMGET', key('bucket', company), 'owed', 'seconds', 'at'))
-      rotation.waiting[company] = redis.call('ZCARD', key('line', company, queue))
-      rotation.paused[company] = redis.call('HEXISTS', key('pauses', company), queue .. '!') == 1
+      local types = {}
+      for _, member in ipairs(redis.call('ZRANGE', key('line', company, queue), 0, -1)) do
+        local type = type_in_line(member)
+        types[type] = (types[type] or 0) + 1
+      end
+      if next(types) then
+        rotation.lines[company] = types
+      end
     end
     for _, kind in ipairs({ 'turns', 'resting', 'idle' }) do
       local places = redis.call('ZRANGE', key(kind, queue), 0, -1, 'WITHSCORES')
@@ -410,10 +449,10 @@ def look(functions: str, body: str = "return seen(cjson.decode(ARGV[1]))") -> st
 
 
 def known_to_the_rule(
-    seen: str | bytes, at: datetime | None = None
+    seen: str | bytes, at: datetime | None = None, pauses: Pauses | None = None
 ) -> tuple[dict[str, turns.Company], dict[str, turns.Rotation]]:
-    """What `seen` told, as the model has it."""
-    told = json.loads(seen)
+    """What `seen` told, as the model has it. A queue that is paused for all is not looked at by a claim."""
+    told, known = json.loads(seen), pauses or Pauses()
     companies = {
         company: turns.Company(
             int(weight), held, int(most) if most else None, paused == "1", _starts_left(rate, bucket, at)
@@ -423,12 +462,14 @@ def known_to_the_rule(
     rotations = {
         queue: turns.Rotation(
             exact(int(rotation["place"])),
-            {company: count for company, count in dict(rotation["waiting"]).items() if count},
-            {company: exact(int(place)) for company, place in dict(rotation["places"]).items()},
-            frozenset(company for company, is_paused in dict(rotation["paused"]).items() if is_paused),
+            places={company: exact(int(place)) for company, place in dict(rotation["places"]).items()},
+            paused=frozenset(company for company in companies if known.have_queue(UUID(company), queue, at)),
         )
         for queue, rotation in dict(told["rotations"]).items()
     }
+    for queue, rotation in rotations.items():
+        for company, types in dict(told["rotations"][queue]["lines"]).items():
+            put_line(rotation, company, queue, types, known, at)
     return companies, rotations
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -54,7 +54,9 @@ async def claim_as_told(
 ) -> list[ClaimedTask]:
     """Claim, and compare turn by turn with what the rule says of the state that the claim finds."""
     known, rotations = cell.seen_by_the_rule(queues, at)
-    told = turns.take(known, rotations, queues, batch)
+    rotations |= {"blocked": turns.Rotation(waiting=_counted_all_the_same(rotations))}
+    open_queues = [queue for queue in queues if not cell.pauses.have_queue(None, queue, at)]
+    told = turns.take(known, rotations, open_queues, batch)
     taken = await cell.broker.claim(WORKER, queues=queues, batch=batch, at=at)
     assert [(task.queue, str(task.company_id)) for task in taken] == [(turn.queue, turn.company) for turn in told]
     left_to_start, found = cell.seen_by_the_rule(queues, at)
@@ -65,6 +67,11 @@ async def claim_as_told(
         assert found[queue].place == rotations[queue].place
         assert found[queue].places == rotations[queue].places
     return taken
+
+
+def _counted_all_the_same(rotations: Mapping[str, turns.Rotation]) -> dict[str, int]:
+    """Companies with tasks of a paused type that are not set aside: they wait, for all that the sums of weights say."""
+    return {name: 1 for rotation in rotations.values() for name in rotation.blocked - rotation.paused}
 
 
 @by_random_moves
