@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -650,7 +650,9 @@ async def test_what_a_worker_waits_for_is_judged_by_the_databases_clock(house: H
 
 
 # Fault 109
-async def test_a_worker_keeps_nothing_of_the_tasks_it_has_done(house: House, registry: Registry) -> None:
+async def test_a_worker_keeps_nothing_of_the_tasks_it_has_done(
+    house: House, registry: Registry, no_collector: None
+) -> None:
     async def work(how: str) -> None:
         match how:
             case "raise":
@@ -680,8 +682,17 @@ async def test_a_worker_keeps_nothing_of_the_tasks_it_has_done(house: House, reg
         await eventually(lambda: len(asyncio.all_tasks()) <= loops)
 
 
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """The collector of cycles does not come by."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def kept(kind: type) -> int:
-    """How many objects of a kind there are, without waiting for the collector of cycles."""
+    """How many objects of a kind there are."""
     return sum(isinstance(thing, kind) for thing in gc.get_objects())
 
 
