@@ -56,7 +56,7 @@ def first_line(process: subprocess.Popen[str]) -> int:
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ends before, or while its file is read
         return False
 
 
